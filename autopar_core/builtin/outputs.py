@@ -1,0 +1,33 @@
+"""All files of a run, from every renderer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autopar_core.api import Renderer, SearchResult
+from autopar_core.errors import PluginError
+
+
+def render_all(result: SearchResult, manager_renderers: Sequence[Renderer]) -> dict[str, bytes]:
+    """File name -> bytes of every renderer, in the order of file names.
+
+    Raises:
+        PluginError: When two renderers write the same file, or one leaves its folder.
+    """
+    files: dict[str, bytes] = {}
+    writers: dict[str, str] = {}
+    for renderer in manager_renderers:
+        for name, content in renderer.render(result).items():
+            if name in files:
+                raise PluginError(
+                    f"renderers '{writers[name]}' and '{renderer.name}' both write {name};"
+                    " disable the plugin of one of them"
+                )
+            parts = name.split("/")
+            if "" in parts or ".." in parts or "." in parts or "\\" in name or ":" in name:
+                raise PluginError(
+                    f"renderer '{renderer.name}' names a file {name!r};"
+                    " a name is relative, with / between folders and without . or .."
+                )
+            files[name], writers[name] = content, renderer.name
+    return dict(sorted(files.items()))

@@ -1,0 +1,80 @@
+"""Numbers as people read them; the files for programs hold bytes and seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+GIB = 2**30
+
+
+def gib(value: float, digits: int = 2) -> str:
+    """Bytes, ``"71.25 GiB"``; whole MiB where GiB would round to nothing."""
+    if 0 < abs(value) < 0.01 * GIB:
+        return f"{value / 2**20:.{digits}f} MiB"
+    return f"{value / GIB:,.{digits}f} GiB"
+
+
+def seconds(value: float) -> str:
+    """Seconds with three significant digits, ``"12.3 s"``, ``"45.6 ms"``."""
+    if not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0 s"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= size:
+            return f"{value / size:,.{max(0, 2 - _power(value / size))}f} {unit}"
+    return f"{value * 1e6:.{max(0, 2 - _power(value * 1e6))}f} us"
+
+
+def _power(value: float) -> int:
+    return math.floor(math.log10(abs(value))) if value else 0
+
+
+def count(value: float) -> str:
+    """A whole number with separators, ``"1,234"``."""
+    return f"{int(value):,}"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share as percent, ``"43.2 %"``."""
+    return f"{100 * value:.{digits}f} %" if math.isfinite(value) else "-"
+
+
+def large(value: float) -> str:
+    """A count with a unit, ``"70.55 billion"``."""
+    for unit, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if value >= size:
+            return f"{value / size:.2f} {unit}"
+    return count(value)
+
+
+def stages(values: Sequence[Any]) -> str:
+    """Layers of each stage, runs shortened: ``"20, 3 x 20, 19"`` reads ``"4 x 20, 19"``."""
+    if values and isinstance(values[0], (list, tuple)):
+        return " | ".join(stages(chunk) for chunk in values)
+    runs: list[list[Any]] = []
+    for value in values:
+        if runs and runs[-1][1] == value:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, value])
+    return ", ".join(f"{n} x {value}" if n > 1 else str(value) for n, value in runs)
+
+
+def recompute(modes: Mapping[str, Sequence[Any]]) -> str:
+    """Recomputed layers by mode, ``"full 4 x 2"``; ``"none"`` when no layer is."""
+    used = [f"{mode} {stages(n)}" for mode, n in modes.items() if any(_flat(n))]
+    return "; ".join(used) or "none"
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return [one for v in values for one in (_flat(v) if isinstance(v, (list, tuple)) else [v])]
+
+
+def recompute_total(modes: Mapping[str, Sequence[Any]]) -> str:
+    """Recomputed layers by mode over all stages, ``"full 8"``; ``"none"`` when no layer is."""
+    used = [f"{mode} {sum(_flat(n))}" for mode, n in modes.items() if any(_flat(n))]
+    return ", ".join(used) or "none"

@@ -1,0 +1,130 @@
+"""Moments of a schedule with what follows from them alone: computed once per schedule key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import frozen
+
+from autopar_core.domain.arrays import Array, Bools, Floats, Ints
+from autopar_core.hooks.schedule import Moments, ScheduleKey
+
+
+FORWARD, BACKWARD, END = 0, 1, 2
+_STATES = ("entered", "accumulated", "reduced")
+
+
+@frozen(eq=False)
+class Situation:
+    """Moments that can be a rank's peak, M of them, sorted by rank.
+
+    Attributes:
+        key: The schedule key.
+        rank, kind, chunk, first, sent: (M,) as in :class:`Moments`.
+        in_flight: (M, chunks) as in :class:`Moments`.
+        states: entered, accumulated, reduced -> (M, chunks).
+        stage: (M,) virtual stage at work.
+        others: (M, chunks) micro-batches in flight without the one at work.
+        starts: Index of the first moment of each rank.
+        place: Place -> (stages,) virtual stages that it names.
+    """
+
+    key: ScheduleKey
+    rank: Ints
+    kind: Ints
+    chunk: Ints
+    first: Bools
+    sent: Bools
+    in_flight: Ints
+    states: Mapping[str, Bools]
+    stage: Ints
+    others: Floats
+    starts: Ints
+    place: Mapping[str, Bools]
+
+    @classmethod
+    def of(
+        cls, key: ScheduleKey, moments: Moments, whens: frozenset[str], forward_end: bool
+    ) -> Situation:
+        """Keep the moments that matter for terms with these ``when`` values.
+
+        A moment is dropped when another one of the same rank, kind and chunk holds at least as much
+        in every respect that some term depends on; terms are non-negative sums over what is held.
+        Ends of a forward count only when something exists only then: the backward that follows
+        holds everything else too.
+        """
+        keep = _survivors(moments, whens, forward_end)
+        rank, chunk, kind = moments.rank[keep], moments.chunk[keep], moments.kind[keep]
+        in_flight = np.asarray(moments.in_flight)[keep]
+        others = in_flight.astype(np.float64)
+        running = np.nonzero(kind != END)[0]
+        others[running, chunk[running]] -= 1
+        numbers = np.arange(key.stages)
+        first, last = numbers == 0, numbers == key.stages - 1
+        place = {
+            "any": np.ones(key.stages, bool), "first": first, "last": last,
+            "not_first": ~first, "not_last": ~last,
+        }  # fmt: skip
+        starts = np.nonzero(np.r_[True, rank[1:] != rank[:-1]])[0]
+        states = {name: np.asarray(getattr(moments, name))[keep] for name in _STATES}
+        return cls(
+            key, rank, kind, chunk, moments.first[keep], moments.sent[keep], in_flight, states,
+            chunk * key.ranks + rank, others, starts, place,
+        )  # fmt: skip
+
+    def shows(self, when: str, on: str) -> Floats:
+        """(M, chunks) 0 or 1: chunks of the rank whose static terms count at each moment."""
+        if when in self.states:
+            flags = self.states[when]
+        else:
+            running = self.kind != END
+            one = {
+                "always": np.ones(len(self.rank), bool),
+                "sent": self.sent & (self.rank != 0),
+                "first": self.first & running,
+                "later": ~self.first & running,
+            }[when]
+            flags = np.repeat(one[:, None], self.key.chunks, axis=1)
+        where = np.arange(self.key.chunks)[None, :] * self.key.ranks + self.rank[:, None]
+        return np.asarray((flags & self.place[on][where]).astype(np.float64))
+
+    def stage_of(self, chunk: int) -> Ints:
+        """(M,) virtual stage of the rank's given chunk."""
+        return np.asarray(chunk * self.key.ranks + self.rank)
+
+    def most_in_flight(self) -> Ints:
+        """(ranks, chunks) largest number of micro-batches in flight per chunk."""
+        return np.asarray(np.maximum.reduceat(self.in_flight, self.starts, axis=0))
+
+
+def _survivors(moments: Moments, whens: frozenset[str], forward_end: bool) -> Ints:
+    """Indices of moments that no other moment exceeds, in rank order."""
+    m = moments
+    timed = bool(whens & {"first", "later"})
+    same = [m.rank, m.kind, m.chunk, np.asarray(m.first & timed, dtype=np.int64)]
+    more: list[Array] = [np.asarray(m.in_flight)]
+    for name in ("entered", "accumulated"):
+        if name in whens:
+            more.append(np.asarray(getattr(m, name)).astype(np.int64))
+    if "sent" in whens:
+        more.append(m.sent.astype(np.int64)[:, None])
+    if "reduced" in whens or "accumulated" in whens:
+        same += list(np.asarray(m.reduced).astype(np.int64).T)
+    if "accumulated" in whens:
+        chunk = np.arange(len(m.rank)), m.chunk
+        same.append(np.asarray(m.accumulated)[chunk].astype(np.int64))
+    usable = np.ones(len(m.rank), bool) if forward_end else m.kind != FORWARD
+    groups = np.stack(same, axis=1)
+    held = np.concatenate(more, axis=1)
+    keep: list[int] = []
+    rows = np.nonzero(usable)[0]
+    _, index = np.unique(groups[rows], axis=0, return_inverse=True)
+    index = index.reshape(-1)
+    order = np.argsort(index, kind="stable")
+    bounds = np.nonzero(np.diff(index[order]))[0] + 1
+    for members in np.split(rows[order], bounds):
+        values, positions = np.unique(held[members], axis=0, return_index=True)
+        beaten = (values[None, :, :] >= values[:, None, :]).all(axis=2).sum(axis=1) > 1
+        keep += members[positions[~beaten]].tolist()
+    return np.asarray(sorted(keep, key=lambda i: (int(m.rank[i]), i)), dtype=np.int64)

@@ -1,0 +1,158 @@
+"""The parts of a step for one candidate: every time term on the rank that ends last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import define, field, frozen
+
+from autopar_core.compose.memory_peak import Layout
+from autopar_core.compose.time_table import (
+    PhaseCost,
+    compose_phase,
+    exposed,
+    merge_windows,
+    mode_phases,
+    select,
+)
+from autopar_core.domain.cost import TimePart
+from autopar_core.domain.terms import MODES, TimeTerm
+from autopar_core.hooks.schedule import ScheduleKey
+
+
+@frozen
+class RankShare:
+    """What one rank does in a step.
+
+    Attributes:
+        key: Schedule key.
+        rank: The rank.
+        layers: Recompute mode -> layers of the rank over all chunks.
+        first_forward, last_backward: Capacities of the step windows.
+    """
+
+    key: ScheduleKey
+    rank: int
+    layers: dict[str, int]
+    first_forward: float
+    last_backward: float
+
+    @classmethod
+    def of(
+        cls, key: ScheduleKey, rank: int, layout: Layout, first_forward: float, last_backward: float
+    ) -> RankShare:
+        """Count the layers of a rank (row 0 of the layout)."""
+        stages = [chunk * key.ranks + rank for chunk in range(key.chunks)]
+        total = int(layout.layers[0, stages].sum())
+        selective = int(layout.selective[0, stages].sum())
+        full = int(layout.full[0, stages].sum())
+        layers = {"none": total - selective - full, "selective": selective, "full": full}
+        return cls(key, rank, layers, first_forward, last_backward)
+
+
+@define
+class _Sums:
+    """Seconds and hidden seconds by (owner, name, phase)."""
+
+    parts: dict[tuple[str, str, str], TimePart] = field(factory=dict)
+
+    def add(self, term: TimeTerm, phase: str, seconds: float, hidden: float) -> None:
+        mark = (term.owner, term.name, phase)
+        before = self.parts.get(mark)
+        self.parts[mark] = TimePart(
+            owner=term.owner, name=term.name, phase=phase, resource=term.resource,
+            seconds=seconds + (before.seconds if before else 0.0),
+            hidden_seconds=hidden + (before.hidden_seconds if before else 0.0),
+            formula=term.formula, source=term.source,
+        )  # fmt: skip
+
+
+def explain_time(
+    terms: Sequence[TimeTerm], share: RankShare, total: float, owner: str, blocking: bool
+) -> tuple[TimePart, ...]:
+    """Parts that sum to ``total``; what is left is idle time of the schedule's owner."""
+    sums = _Sums()
+    m = share.key.micro_batches
+    forward = select(terms, "block", ("forward",))
+    _spread(sums, forward, compose_phase(forward, 1), m * sum(share.layers.values()))
+    for mode in MODES:
+        if share.layers[mode]:
+            chosen = select(terms, "block", mode_phases(mode))
+            _spread(sums, chosen, compose_phase(chosen, 1), m * share.layers[mode])
+    ends = [("embedding", 0), ("head", share.key.ranks - 1)]
+    for segment, rank in ends:
+        if share.rank == rank:
+            for phase in ("forward", "backward"):
+                chosen = select(terms, segment, (phase,))
+                _spread(sums, chosen, compose_phase(chosen, 1), m)
+    if blocking:
+        # a rank sends every activation but the last stage's, every gradient but the first's
+        for phase, sends in (("forward", share.rank < share.key.ranks - 1),
+                             ("backward", share.rank > 0)):  # fmt: skip
+            for term in select(terms, "hop", (phase,)):
+                sums.add(term, phase, float(term.seconds[0]) * m * sends, 0.0)
+    _steps(sums, terms, share)
+    parts = [p for p in sums.parts.values() if p.seconds or p.hidden_seconds]
+    idle = total - sum(p.seconds for p in parts)
+    if share.key.ranks > 1 or idle > 1e-9 * total:
+        parts.append(
+            TimePart(owner=owner, name="idle", phase="step", resource="schedule", seconds=idle,
+                     formula="end of the rank that ends last - its own work",
+                     source="exact replay of the schedule")
+        )  # fmt: skip
+    return tuple(parts)
+
+
+def _phase_name(phase: str) -> str:
+    return "recompute" if phase.startswith("recompute") else phase
+
+
+def _spread(sums: _Sums, terms: Sequence[TimeTerm], cost: PhaseCost, times: int) -> None:
+    """Add the terms of one segment and phase; exposed time of a window goes to its link terms."""
+    if not times:
+        return
+    uses = {use.window.name: use for use in cost.windows}
+    counted = 0.0
+    for term in terms:
+        seconds = float(term.seconds[0])
+        if term.resource == "host":
+            continue
+        shown = seconds
+        if term.resource == "link" and term.window is not None:
+            use = uses[term.window.name]
+            whole = float(use.seconds[0])
+            shown = float(use.exposed[0]) * seconds / whole if whole > 0 else 0.0
+        counted += shown
+        sums.add(term, _phase_name(term.phase), shown * times, max(0.0, seconds - shown) * times)
+    floor = float(cost.total[0]) - counted
+    for term in (t for t in terms if t.resource == "host"):
+        if floor > 0 and float(cost.host[0]) > 0:
+            part = floor * float(term.seconds[0]) / float(cost.host[0])
+            sums.add(term, _phase_name(term.phase), part * times, 0.0)
+
+
+def _steps(sums: _Sums, terms: Sequence[TimeTerm], share: RankShare) -> None:
+    """Step terms of the rank: reductions, gathers, optimizer."""
+    layers = sum(share.layers.values())
+    capacity = {"first_forward": share.first_forward, "last_backward": share.last_backward}
+    groups: dict[str, list[tuple[TimeTerm, float]]] = {}
+    for term in terms:
+        if term.segment != "step":
+            continue
+        there = {"any": True, "first": share.rank == 0, "last": share.rank == share.key.ranks - 1}
+        if not there[term.on]:
+            continue
+        times = layers if term.scale == "layer" else 1
+        name = term.window.name if term.window else ""
+        groups.setdefault(name, []).append((term, float(term.seconds[0]) * times))
+    for name, members in sorted(groups.items()):
+        total = sum(seconds for _, seconds in members)
+        shown = total
+        if name:
+            window = merge_windows([t.window for t, _ in members if t.window is not None])
+            room = np.array([capacity.get(name, 0.0)])
+            shown = float(exposed(window, np.array([total]), room)[0])
+        for term, seconds in members:
+            part = shown * seconds / total if total > 0 else 0.0
+            sums.add(term, "step", part, max(0.0, seconds - part))

@@ -1,0 +1,202 @@
+"""Time terms of many rows, composed into costs of a layer, the ends of the model, hops and the tail.
+
+Exposed communication is computed once per window, against the sum of that window's link terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+from attrs import evolve, frozen
+
+from autopar_core.domain.arrays import Bools, Floats, Ints
+from autopar_core.domain.terms import MODES, TimeTerm, Window
+
+
+RANK_WINDOWS = ("first_forward", "last_backward")
+
+
+def exposed(window: Window, seconds: Floats, capacity: Floats) -> Floats:
+    """Exposed part of link time behind a window: max(floor T, T - share capacity) + contention."""
+    if window.name == "hidden":
+        return np.zeros_like(seconds)
+    left = np.maximum(window.floor * seconds, seconds - window.share * capacity)
+    return np.asarray(left + window.contention * np.minimum(seconds, capacity))
+
+
+@frozen(eq=False)
+class WindowUse:
+    """One window of a segment and phase: its parameters and the total link time that names it."""
+
+    window: Window
+    seconds: Floats
+    capacity: Floats
+    exposed: Floats
+
+
+@frozen(eq=False)
+class PhaseCost:
+    """Composition of one segment and phase: device, fully exposed links, windows, host floor.
+
+    ``total`` = max(device + exposed + fine windows, host) + block windows.
+    """
+
+    device: Floats
+    bare_link: Floats
+    host: Floats
+    windows: tuple[WindowUse, ...]
+    total: Floats
+
+
+def merge_windows(windows: Sequence[Window]) -> Window:
+    """Parameters of a shared window: the largest of each, so no order matters."""
+    return Window(
+        name=windows[0].name,
+        share=reduce(np.maximum, [w.share for w in windows]),
+        floor=max(w.floor for w in windows),
+        contention=max(w.contention for w in windows),
+    )
+
+
+def compose_phase(terms: Sequence[TimeTerm], size: int) -> PhaseCost:
+    """Combine the terms of one segment and phase for N = ``size`` rows."""
+    zero = np.zeros(size)
+    device = sum((t.seconds for t in terms if t.resource == "device"), start=zero)
+    host = sum((t.seconds for t in terms if t.resource == "host"), start=zero)
+    links = [t for t in terms if t.resource == "link"]
+    bare = sum((t.seconds for t in links if t.window is None), start=zero)
+    named: dict[str, list[TimeTerm]] = {}
+    for term in links:
+        if term.window is not None:
+            named.setdefault(term.window.name, []).append(term)
+    uses = []
+    total = device + bare
+    for name in sorted(named, key=lambda n: (n == "block", n)):
+        group = named[name]
+        window = merge_windows([t.window for t in group if t.window is not None])
+        seconds = sum((t.seconds for t in group), start=zero)
+        if name == "block":
+            total = np.maximum(total, host)
+            capacity = total
+        else:
+            capacity = sum((t.seconds for t in terms
+                            if t.resource == "device" and t.kind == name), start=zero)  # fmt: skip
+        shown = exposed(window, seconds, capacity)
+        uses.append(WindowUse(window, seconds, capacity, shown))
+        total = total + shown
+    return PhaseCost(device, bare, host, tuple(uses), np.maximum(total, host))
+
+
+def select(terms: Sequence[TimeTerm], segment: str, phases: Sequence[str]) -> list[TimeTerm]:
+    """Terms of a segment in any of some phases."""
+    return [t for t in terms if t.segment == segment and t.phase in phases]
+
+
+def mode_phases(mode: str) -> tuple[str, ...]:
+    """Phases that the backward of a layer in a recompute mode consists of."""
+    return ("backward",) if mode == "none" else ("backward", f"recompute_{mode}")
+
+
+@frozen(eq=False)
+class StepPart:
+    """Step terms with one window: fixed, per layer, on the first and on the last rank; (N,) each."""
+
+    window: Window | None
+    fixed: Floats
+    layer: Floats
+    first: Floats
+    last: Floats
+
+    def on_ranks(self, layers: Ints, first: Ints, last: Ints) -> Floats:
+        """(K, ranks) seconds, from (K, ranks) layers and the ranks that hold the model's ends."""
+        total = self.fixed[:, None] + self.layer[:, None] * layers
+        return np.asarray(total + self.first[:, None] * first + self.last[:, None] * last)
+
+
+@frozen(eq=False)
+class TimeTable:
+    """Composed costs of N rows.
+
+    Attributes:
+        forward: (N,) one layer's forward.
+        backward: (N, modes) one layer's backward with what its recompute mode adds.
+        ends: {"embedding" | "head": ((N,) forward, (N,) backward)}.
+        hop: ((N,) forward message, (N,) backward message).
+        steps: Step terms by window.
+    """
+
+    forward: Floats
+    backward: Floats
+    ends: dict[str, tuple[Floats, Floats]]
+    hop: tuple[Floats, Floats]
+    steps: tuple[StepPart, ...]
+
+    @classmethod
+    def build(cls, terms: Sequence[TimeTerm], size: int) -> TimeTable:
+        """Compose the terms of N = ``size`` rows."""
+        forward = compose_phase(select(terms, "block", ("forward",)), size).total
+        backward = np.stack(
+            [compose_phase(select(terms, "block", mode_phases(m)), size).total for m in MODES],
+            axis=1,
+        )
+        ends = {
+            part: (
+                compose_phase(select(terms, part, ("forward",)), size).total,
+                compose_phase(select(terms, part, ("backward",)), size).total,
+            )
+            for part in ("embedding", "head")
+        }
+        hop = (
+            compose_phase(select(terms, "hop", ("forward",)), size).total,
+            compose_phase(select(terms, "hop", ("backward",)), size).total,
+        )
+        return cls(forward, backward, ends, hop, step_parts(terms, size))
+
+    def take(self, rows: slice | Ints | Bools) -> TimeTable:
+        """The same of some rows."""
+        return TimeTable(
+            self.forward[rows], self.backward[rows],
+            {k: (f[rows], b[rows]) for k, (f, b) in self.ends.items()},
+            (self.hop[0][rows], self.hop[1][rows]),
+            tuple(evolve(s, fixed=s.fixed[rows], layer=s.layer[rows], first=s.first[rows],
+                         last=s.last[rows]) for s in self.steps),
+        )  # fmt: skip
+
+
+def step_parts(terms: Sequence[TimeTerm], size: int) -> tuple[StepPart, ...]:
+    """Step terms gathered by window, windows in name order."""
+    named: dict[str, list[TimeTerm]] = {}
+    for term in terms:
+        if term.segment == "step":
+            named.setdefault(term.window.name if term.window else "", []).append(term)
+    parts = []
+    for name in sorted(named):
+        group = named[name]
+        sums = {"fixed": np.zeros(size), "layer": np.zeros(size), "first": np.zeros(size),
+                "last": np.zeros(size)}  # fmt: skip
+        for term in group:
+            at = "layer" if term.scale == "layer" else "fixed" if term.on == "any" else term.on
+            sums[at] = sums[at] + term.seconds
+        window = merge_windows([t.window for t in group if t.window is not None]) if name else None
+        parts.append(StepPart(window, **sums))
+    return tuple(parts)
+
+
+def tail_seconds(
+    steps: Sequence[StepPart], rank_layers: Ints, ranks: int, first_forward: Floats,
+    last_backward: Floats,
+) -> Floats:  # fmt: skip
+    """(K, ranks) seconds after a rank's last work: reductions, gathers, optimizer."""
+    first, last = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    first[0], last[-1] = 1, 1
+    total = np.zeros(rank_layers.shape)
+    capacity = {"first_forward": first_forward, "last_backward": last_backward}
+    for part in steps:
+        seconds = part.on_ranks(rank_layers, first, last)
+        if part.window is None:
+            total += seconds
+        else:
+            total += exposed(part.window, seconds, capacity.get(part.window.name, 0 * seconds))
+    return total

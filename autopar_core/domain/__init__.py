@@ -1,0 +1,1 @@
+"""Values: immutable attrs classes and arrays, without I/O and without plugins."""

@@ -1,0 +1,167 @@
+"""What differs between training frameworks; sections by owner, structured by the owner's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+
+@frozen(kw_only=True)
+class SavedTensor:
+    """A tensor that autograd keeps for the backward pass of one block (or of the head).
+
+    Attributes:
+        name: For people.
+        bytes: Element count name -> bytes per element; the element counts are those of
+            :mod:`autopar_core.work.elements`.
+        keep: Recompute modes in which every micro-batch in flight holds it.
+        live: Parts of the block's own backward during which it is still held.
+    """
+
+    name: str
+    bytes: Mapping[str, float]
+    keep: tuple[str, ...] = ("none",)
+    live: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class TransientTensor:
+    """A tensor that exists at some instants only; conditions as in :class:`MemoryTerm`.
+
+    ``pipelined``: None always, True only in rows with several stages, False only in rows with one.
+    ``split``: None always, True only where the vocabulary (or FFN) is divided among ranks.
+    """
+
+    name: str
+    bytes: Mapping[str, float]
+    live: tuple[str, ...]
+    scale: str = "one"
+    on: str = "any"
+    position: str = "any"
+    when: str = "always"
+    modes: tuple[str, ...] = ("none", "selective", "full")
+    pipelined: bool | None = None
+    split: bool | None = None
+
+
+@frozen(kw_only=True)
+class ElementwiseKernel:
+    """Memory-bound work: bytes moved per element of ``extent``, forward and backward.
+
+    ``recompute``: modes in which the forward part is repeated in the backward pass.
+    """
+
+    name: str
+    extent: str
+    forward: float
+    backward: float
+    kernels_forward: int = 1
+    kernels_backward: int = 1
+    recompute: tuple[str, ...] = ("full",)
+    segment: str = "block"
+
+
+@frozen(kw_only=True)
+class StateBytes:
+    """Bytes per element of the persistent copies."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+
+@frozen(kw_only=True)
+class HostCost:
+    """Host seconds per layer and micro-batch that no amount of device speed removes."""
+
+    layer_forward_seconds: float = 0.0
+    layer_backward_seconds: float = 0.0
+    step_seconds: float = 0.0
+
+
+@frozen(kw_only=True)
+class CoreProfile:
+    """The core's own section of a framework profile: what the framework saves, moves and launches.
+
+    Attributes:
+        states: Bytes per element of parameters, gradients and optimizer states.
+        gradients: ``persistent`` (a buffer for the whole step) or ``on_reduce`` (sharded gradients
+            appear when a group is reduced and live to the end of the step).
+        fused_qkv, fused_gate_up: One GEMM instead of several.
+        saved: Tensors kept per block and micro-batch.
+        head_saved: Tensors kept per micro-batch on the last stage.
+        transient: Tensors of single instants.
+        elementwise: Memory-bound kernels.
+        recompute_linears: Recompute mode -> linears that are repeated.
+        recompute_attention: Modes in which attention is repeated.
+        recompute_granularity: ``stage`` (own count per stage), ``count`` (one count for every
+            stage), ``model`` (all layers or none).
+        workspace_bytes: Library workspace inside the allocator.
+        context_bytes: Runtime context outside the allocator (a named reserve).
+        rope_table_bytes: Bytes per sequence position and head element of the position table.
+        token_bytes: Bytes per token of ids and labels (all micro-batches of the step in a pipeline).
+        wgrad_bytes: Extra device-memory bytes per parameter and micro-batch (fp32 accumulation).
+        optimizer_bytes, optimizer_efficiency, optimizer_seconds: Optimizer step: bytes moved per
+            held element, share of the data-sheet bandwidth, fixed part.
+        attention_kernel: Kernel asked for; empty means the system's default.
+        attention_scale: System name -> factor on the kernel's efficiency of this implementation.
+        time_scale: System name -> calibrated scalar on every time term; ``default`` otherwise.
+        reserved_over_allocated: Recompute mode -> ratio of reserved to allocated memory.
+    """
+
+    states: StateBytes
+    gradients: str = "persistent"
+    fused_qkv: bool = True
+    fused_gate_up: bool = True
+    saved: tuple[SavedTensor, ...] = ()
+    head_saved: tuple[SavedTensor, ...] = ()
+    transient: tuple[TransientTensor, ...] = ()
+    elementwise: tuple[ElementwiseKernel, ...] = ()
+    recompute_linears: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    recompute_attention: tuple[str, ...] = ("full",)
+    recompute_granularity: str = "stage"
+    workspace_bytes: int = 0
+    context_bytes: int = 0
+    rope_table_bytes: float = 0.0
+    token_bytes: float = 0.0
+    wgrad_bytes: float = 0.0
+    optimizer_bytes: float = 40.0
+    optimizer_efficiency: float = 0.7
+    optimizer_seconds: float = 2e-3
+    attention_kernel: str = ""
+    attention_scale: Mapping[str, float] = field(factory=dict)
+    host: HostCost = HostCost()
+    time_scale: Mapping[str, float] = field(factory=dict)
+    reserved_over_allocated: Mapping[str, float] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class FrameworkProfile:
+    """One framework as the estimators see it.
+
+    Attributes:
+        name: ``"megatron"``.
+        rank_order: Dimensions from the innermost outwards, joined by hyphens as Megatron spells it;
+            decides which links a group crosses. A dimension not named is outermost.
+        core: The core's section.
+        sections: Raw sections of the plugins by plugin name, defaults merged with the person's
+            overrides; each plugin structures its own.
+        sources: Dotted path -> where the value comes from.
+        fallback: Name that was asked for when this profile stands in for an unknown framework.
+    """
+
+    name: str
+    title: str = ""
+    rank_order: str
+    core: CoreProfile
+    sections: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+    sources: Mapping[str, str] = field(factory=dict)
+    unverified: tuple[str, ...] = ()
+    fallback: str = ""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Dimension names, innermost first."""
+        return tuple(self.rank_order.split("-"))

@@ -1,0 +1,37 @@
+"""Everything a search is asked: the effective input, each value with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from autopar_core.domain.framework import FrameworkProfile
+from autopar_core.domain.model import ModelConfig
+from autopar_core.domain.space import SearchSpace
+from autopar_core.domain.system import SystemProfile
+from autopar_core.domain.training import ClusterConfig, TrainingConfig
+
+
+@frozen(kw_only=True)
+class Job:
+    """A complete, checked input.
+
+    Attributes:
+        plugin_sections: Raw ``[plugins.NAME]`` tables by plugin name.
+        sources: Dotted input key -> where its value comes from.
+        raw: The merged input tables, what ``--from`` starts again with.
+        notes: Sentences the person should see (an unknown framework fell back, ...).
+    """
+
+    model: ModelConfig
+    training: TrainingConfig
+    cluster: ClusterConfig
+    system: SystemProfile
+    framework: FrameworkProfile
+    space: SearchSpace
+    plugin_sections: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+    sources: Mapping[str, str] = field(factory=dict)
+    raw: Mapping[str, Any] = field(factory=dict)
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,101 @@
+"""What differs between machines: peaks, sustained rates, memory, links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+
+@frozen(kw_only=True)
+class GemmLaw:
+    """Seconds = launch + 2 M N K / (efficiency peak) (1 + k0 / K)."""
+
+    efficiency: float
+    k0: float = 0.0
+
+
+@frozen(kw_only=True)
+class KernelLaw:
+    """Gap per kernel when the device is the bottleneck, seconds."""
+
+    launch_seconds: float
+
+
+@frozen(kw_only=True)
+class MemoryLaw:
+    """Device memory: data-sheet bytes/s and the share that memory-bound kernels reach."""
+
+    bytes_per_second: float
+    elementwise_efficiency: float
+
+
+@frozen(kw_only=True)
+class AttentionLaw:
+    """Fused attention: W/(peak eta) (1 + s0/keys) + tail x longest row block; _f forward, _b backward."""
+
+    eta_f: float
+    s0_f: float
+    tail_f: float
+    eta_b: float
+    s0_b: float
+    tail_b: float
+
+
+@frozen(kw_only=True)
+class LinkLaw:
+    """Seconds of a ring step over V bytes = latency + (V + half_bytes) / bytes_per_second."""
+
+    bytes_per_second: float
+    latency_seconds: float
+    half_bytes: float = 0.0
+    full_mesh: bool = False
+
+
+@frozen(kw_only=True)
+class Links:
+    """``intra``: inside the scale-up domain; ``inter``: one device's share of the network."""
+
+    intra: LinkLaw
+    inter: LinkLaw
+
+
+@frozen(kw_only=True)
+class SystemProfile:
+    """One kind of accelerator and the machine around it.
+
+    Attributes:
+        name: Catalogue name.
+        devices_per_domain: Devices in one scale-up domain.
+        memory_bytes: Device memory as the driver reports it.
+        compute_units: Streaming multiprocessors or what corresponds to them.
+        peak_flops: Dense FLOP/s by precision.
+        attention: Kernel name -> head dimension ("64", "128") -> law.
+        attention_default: Kernel that a framework without an opinion gets.
+        sources: Dotted path -> where the number comes from.
+        unverified: Dotted paths whose source is a recollection or an analogy.
+    """
+
+    name: str
+    title: str = ""
+    vendor: str = ""
+    aliases: tuple[str, ...] = ()
+    devices_per_domain: int
+    memory_bytes: int
+    compute_units: int
+    peak_flops: Mapping[str, float]
+    gemm: GemmLaw
+    kernel: KernelLaw
+    memory: MemoryLaw
+    attention: Mapping[str, Mapping[str, AttentionLaw]]
+    attention_default: str = "flash"
+    links: Links
+    sources: Mapping[str, str] = field(factory=dict)
+    unverified: tuple[str, ...] = ()
+
+    def peak(self, precision: str) -> float:
+        """Dense FLOP/s at a precision; 16-bit formats stand in for each other (V100 has no bf16)."""
+        twins = {"bf16": "fp16", "fp16": "bf16"}
+        if precision in self.peak_flops:
+            return self.peak_flops[precision]
+        return self.peak_flops[twins.get(precision, precision)]

@@ -1,0 +1,222 @@
+"""What estimators return: shards that divide, memory and time terms that add.
+
+The core alone takes maxima: over stages, moments and instants for memory, over ranks for time.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from attrs import field, frozen
+
+from autopar_core.domain.arrays import Bools, Floats, Ints
+
+
+class Extent(str, Enum):
+    """Counts that shards divide; work and tensors are products of them."""
+
+    SEQUENCES = "sequences"
+    TOKENS = "tokens"
+    RESIDUAL_TOKENS = "residual_tokens"
+    QUERY_TOKENS = "query_tokens"
+    KEY_TOKENS = "key_tokens"
+    ATTENTION_HEADS = "attention_heads"
+    KV_HEADS = "kv_heads"
+    FFN_WIDTH = "ffn_width"
+    VOCABULARY_ROWS = "vocabulary_rows"
+    PARAMETER_COPIES = "parameter_copies"
+    GRADIENT_COPIES = "gradient_copies"
+    OPTIMIZER_COPIES = "optimizer_copies"
+
+
+class Rounding(str, Enum):
+    """How a divided extent is rounded.
+
+    ``EXACT`` rounds up the quotient (filters see to it that it divides), ``ROWS`` rounds up the rows
+    of every matrix separately (copies only), ``PADDED`` first pads to ``multiple`` times the divisor,
+    ``REPLICATED`` never goes below one.
+    """
+
+    EXACT = "exact"
+    ROWS = "rows"
+    PADDED = "padded"
+    REPLICATED = "replicated"
+
+
+@frozen(eq=False)
+class Divide:
+    """Divide ``extent`` by ``by`` (N,)."""
+
+    extent: Extent
+    by: Ints
+    rounding: Rounding = Rounding.EXACT
+    multiple: int = 1
+
+
+@frozen(eq=False, kw_only=True)
+class AttentionCall:
+    """``count`` attention calls per layer, sizes relative to the unsplit call.
+
+    All arrays are (N,). The core multiplies: heads = heads of the rank / ``heads_divisor``,
+    queries = sequence length / ``query_divisor``, keys = sequence length / ``key_divisor``.
+    ``work_share`` is the part of the score matrix that is computed: 0.5 for a causal square.
+    """
+
+    count: Ints
+    query_divisor: Ints
+    key_divisor: Ints
+    heads_divisor: Ints
+    work_share: Floats
+
+
+@frozen(eq=False)
+class AttentionCalls:
+    """Replaces the one causal call per layer where ``rows`` (N,) is true."""
+
+    rows: Bools
+    calls: tuple[AttentionCall, ...]
+
+
+Shard = Divide | AttentionCalls
+
+MLP, GATHER, RECOMPUTE, ATTENTION, BLOCK_END = "mlp", "gather", "recompute", "attention", "block_end"
+BLOCK_REDUCE = "block_reduce"
+FORWARD_END, LOSS, HEAD_BACKWARD, HEAD_REDUCE = "forward_end", "loss", "head_backward", "head_reduce"
+EMBEDDING_BACKWARD, EMBEDDING_REDUCE, FINAL = "embedding_backward", "embedding_reduce", "final"
+
+BLOCK_PARTS: tuple[str, ...] = (MLP, GATHER, RECOMPUTE, ATTENTION, BLOCK_END)
+BLOCK_INSTANTS: tuple[str, ...] = (*BLOCK_PARTS, BLOCK_REDUCE)
+STAGE_INSTANTS: tuple[str, ...] = (
+    FORWARD_END, LOSS, HEAD_BACKWARD, HEAD_REDUCE, EMBEDDING_BACKWARD, EMBEDDING_REDUCE, FINAL,
+)  # fmt: skip
+INSTANTS: tuple[str, ...] = (*BLOCK_INSTANTS, *STAGE_INSTANTS)
+ALWAYS: frozenset[str] = frozenset(INSTANTS)
+MODES: tuple[str, ...] = ("none", "selective", "full")
+
+SCALES = ("one", "chunk", "layer", "layer_done", "saved_layer", "micro_batch")
+PLACES = ("any", "first", "last", "not_first", "not_last")
+POSITIONS = ("any", "top", "below_top", "bottom", "above_bottom", "not_received")
+WHENS = ("always", "first", "later", "entered", "accumulated", "reduced", "sent")
+
+
+def _one_of(legal: tuple[str, ...]):  # type: ignore[no-untyped-def]
+    def check(_: object, attribute: object, value: str) -> None:
+        if value not in legal:
+            name = getattr(attribute, "name", "value")
+            raise ValueError(f"{name} = {value!r} is none of {', '.join(legal)}")
+
+    return check
+
+
+@frozen(eq=False, kw_only=True)
+class MemoryTerm:
+    """Bytes of one kind of tensor on a rank.
+
+    Attributes:
+        name: What it is, for people; unique within the plugin.
+        bytes: (N,) whole numbers, so sums are exact in any order.
+        live: Instants of a training step at which it exists. For the scales ``saved_layer`` and
+            ``micro_batch``: instants at which the micro-batch that is being worked on still holds
+            it; every other micro-batch in flight holds it throughout.
+        scale: ``one`` per rank; ``chunk`` per model chunk of the rank; ``layer`` per layer of the
+            chunk (of every chunk when it is always live); ``layer_done`` per layer whose backward
+            is done; ``saved_layer`` per layer in one of ``modes`` and micro-batch in flight;
+            ``micro_batch`` per chunk and micro-batch in flight.
+        on: Virtual stages that have it.
+        position: Block of the stage during whose backward it exists; ``not_received`` is any block
+            but the top one of a stage that gets its gradient from another rank.
+        when: ``first``/``later`` backward of the chunk; ``entered``, ``accumulated``, ``reduced``
+            state of the chunk; ``sent`` once the rank has sent a gradient.
+        modes: Recompute modes in which it exists: of the layer (``saved_layer``) or of the block
+            that runs backward.
+        reserve: Outside the allocator (context, communicator buffers): added after the maximum.
+        formula: The formula with names and units.
+        source: Paper and equation, or the measured data.
+    """
+
+    name: str
+    bytes: Ints
+    live: frozenset[str] = ALWAYS
+    scale: str = field(default="one", validator=_one_of(SCALES))
+    on: str = field(default="any", validator=_one_of(PLACES))
+    position: str = field(default="any", validator=_one_of(POSITIONS))
+    when: str = field(default="always", validator=_one_of(WHENS))
+    modes: frozenset[str] = frozenset(MODES)
+    reserve: bool = False
+    formula: str = ""
+    source: str = ""
+    owner: str = ""
+
+
+RESOURCES = ("device", "link", "host")
+SEGMENTS = ("block", "embedding", "head", "hop", "step")
+PHASES = ("forward", "backward", "recompute_selective", "recompute_full")
+
+
+@frozen(kw_only=True)
+class Window:
+    """Work behind which a link term can hide.
+
+    Exposed time = max(``floor`` T, T - ``share`` capacity) + ``contention`` min(T, capacity), where T
+    is the sum of all link terms that name the window.
+
+    Attributes:
+        name: ``"linear"`` or ``"attention"`` (device terms of that kind in the same phase),
+            ``"block"`` (everything of the block in that phase), ``"first_forward"`` or
+            ``"last_backward"`` (of the rank, for segment ``step``), ``"hidden"`` (always hidden,
+            shown but free).
+        share: Part of the capacity that can hide, a number or (N,).
+    """
+
+    name: str
+    share: Any = 1.0
+    floor: float = 0.0
+    contention: float = 0.0
+
+
+@frozen(eq=False, kw_only=True)
+class TimeTerm:
+    """Seconds of one kind of work.
+
+    Attributes:
+        name: What it is, unique within the plugin, segment and phase.
+        seconds: (N,) per layer (segment ``block``), per micro-batch (``embedding``, ``head``,
+            ``hop``: one message), per step (``step``).
+        resource: ``device``, ``link`` or ``host`` (a floor under the device time of its segment).
+        segment: Where it happens.
+        phase: ``forward``, ``backward``, or what recomputing one layer in a mode adds to backward.
+            Ignored for ``step``.
+        kind: Window that a device term offers: ``linear``, ``attention``, ``elementwise``.
+        scale: For ``step`` terms: ``one``, or ``layer`` (per layer of the rank).
+        on: For ``step`` terms: ranks that have it (``any``, ``first``, ``last``).
+        window: What hides a link term; None is fully exposed.
+    """
+
+    name: str
+    seconds: Floats
+    resource: str = field(default="device", validator=_one_of(RESOURCES))
+    segment: str = field(default="block", validator=_one_of(SEGMENTS))
+    phase: str = field(default="forward", validator=_one_of(PHASES))
+    kind: str = ""
+    scale: str = field(default="one", validator=_one_of(("one", "layer")))
+    on: str = field(default="any", validator=_one_of(("any", "first", "last")))
+    window: Window | None = None
+    formula: str = ""
+    source: str = ""
+    owner: str = ""
+
+
+@frozen(eq=False)
+class Partial:
+    """An answer for some rows only: the others become NotImplemented rows.
+
+    Attributes:
+        value: The terms or shards.
+        supported: (N,) rows that the answer covers.
+        why: What is not supported.
+    """
+
+    value: tuple[object, ...]
+    supported: Bools
+    why: str

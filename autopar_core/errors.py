@@ -1,0 +1,32 @@
+"""Errors a person can act on: each message is one sentence that says where, what, and what would be right."""
+
+from __future__ import annotations
+
+
+class AutoparError(Exception):
+    """Base of every error that autopar raises on purpose."""
+
+
+class InputError(AutoparError):
+    """The input is wrong (exit code 2).
+
+    Args:
+        where: File and key, for instance ``"run.toml: training.seq_len"``.
+        what: What is wrong and what would be right.
+    """
+
+    def __init__(self, where: str, what: str) -> None:
+        self.where, self.what = where, what
+        super().__init__(f"{where}: {what}" if where else what)
+
+
+class PluginError(AutoparError):
+    """A plugin cannot be used as asked: unknown name, clash, broken contract."""
+
+
+class PluginCallError(PluginError):
+    """A hook of a plugin raised or answered with something the contract does not allow."""
+
+    def __init__(self, plugin: str, hook: str, why: str) -> None:
+        self.plugin, self.hook, self.why = plugin, hook, why
+        super().__init__(f"plugin '{plugin}' failed in {hook}: {why}")

@@ -1,0 +1,1 @@
+"""Seconds of operations and collectives on a system: pure functions of arrays."""

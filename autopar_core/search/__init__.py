@@ -1,0 +1,1 @@
+"""What a run does: generate, filter, estimate, find the exact set, rank, detail."""

@@ -1,0 +1,263 @@
+"""A search from job to result, and the estimate of a single strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+
+from autopar_core.domain.arrays import Bools, Floats, Ints
+from autopar_core.domain.fields import Level, Value
+from autopar_core.domain.job import Job
+from autopar_core.domain.result import Detail, SearchResult
+from autopar_core.domain.strategy import StrategyBatch
+from autopar_core.domain.verdict import Verdicts
+from autopar_core.errors import InputError
+from autopar_core.hooks.named import Generator, Ranker
+from autopar_core.plugins import PluginManager
+from autopar_core.search.contexts import Contexts
+from autopar_core.search.detail import RESIDUAL, Describer
+from autopar_core.search.evaluate import Estimates, Estimator, Sentences, evaluate, merged, over_memory
+from autopar_core.search.exact import ExactTimes
+from autopar_core.search.generate import Generation
+
+
+Progress = Callable[[int, int], None]
+# Nearest misses told when nothing is feasible.
+MISSES = 3
+FEASIBLE = "feasible"
+
+
+def search(
+    job: Job, manager: PluginManager, *, workers: int = 0, chunk_rows: int = 0,
+    progress: Progress | None = None,
+) -> SearchResult:  # fmt: skip
+    """Generate, filter, estimate, rank and detail.
+
+    Args:
+        job: The checked input.
+        manager: Active plugins.
+        workers: Threads; 0 takes two where the space is large. Results do not depend on it.
+        chunk_rows: Rows per chunk; 0 takes the default. Results do not depend on it.
+        progress: Called with rows done and rows in all.
+
+    Raises:
+        InputError: Unknown ranker or generator, empty space.
+        PluginError: A plugin breaks the contract, or active plugins clash.
+    """
+    contexts = Contexts.build(job, manager)
+    ranker = _named(manager, "autopar_rankers", job.space.rank_by, "search.rank_by")
+    generator = _named(manager, "autopar_generators", job.space.generator, "search.generator")
+    generation = Generation(contexts)
+    batch = _generate(generation, generator)
+    estimator = Estimator(contexts)
+    threads = workers or (2 if len(batch) > 20_000 else 1)
+    estimates = evaluate(
+        batch, estimator, workers=threads, chunk_rows=chunk_rows, progress=progress
+    )
+    found = _Found.of(batch, estimates, job)
+    exact = _exact_set(found, contexts, estimator, ranker)
+    return _result(contexts, generation, found, exact, ranker, Describer(estimator))
+
+
+def estimate(job: Job, manager: PluginManager, fields: Mapping[str, Value]) -> SearchResult:
+    """One strategy: its fields fixed, everything else at the first legal value.
+
+    The result has the strategy as its only row, in ``top`` when it is feasible, else in ``misses``.
+    """
+    wanted = {**job.space.wanted, **{name: (value,) for name, value in fields.items()}}
+    one = evolve(job, space=evolve(job.space, wanted=wanted, top_k=1, rank_by="step_time"))
+    return search(one, manager)
+
+
+def _named(manager: PluginManager, hook: str, name: str, where: str) -> Any:
+    """The registered object of that name."""
+    known: dict[str, Any] = {}
+    for _, objects in manager.collect(hook):
+        known.update({thing.name: thing for thing in objects})
+    if name not in known:
+        raise InputError(where, f"{name!r} is not registered; known: {', '.join(sorted(known))}")
+    return known[name]
+
+
+def _generate(generation: Generation, generator: Generator) -> StrategyBatch:
+    """Rows of the generator, sifted level by level if it has not done so, without repetitions."""
+    batch = generator.generate(generation)
+    if not generator.sifted:
+        generation.space_size = len(batch)
+        for level in Level:
+            batch = generation.sift(batch, level)
+    if len(batch):
+        # a column that a generator left out is its neutral value
+        batch = StrategyBatch.of(generation.fields, {n: batch[n] for n in generation.fields})
+        table = np.stack([batch[name] for name in generation.fields], axis=1)
+        _, first = np.unique(table, axis=0, return_index=True)
+        batch = batch.take(np.sort(first))
+    return batch
+
+
+@frozen(eq=False)
+class _Found:
+    """Rows with estimates and verdicts."""
+
+    batch: StrategyBatch
+    estimates: Estimates
+    verdicts: Verdicts
+    sentences: tuple[Sentences, ...]
+
+    @classmethod
+    def of(cls, batch: StrategyBatch, estimates: Estimates, job: Job) -> _Found:
+        """First reason of each row, in the order of code; the memory limit comes last."""
+        limit = job.cluster.memory_limit
+        sentences = merged(estimates.objections)
+        over = over_memory(estimates, limit)
+        if over is not None:
+            sentences.append(over)
+        codes = [FEASIBLE]
+        code = np.zeros(len(batch), dtype=np.int64)
+        for reason in sentences:
+            if reason.code not in codes:
+                codes.append(reason.code)
+            rows = reason.rows[code[reason.rows] == 0]
+            code[rows] = codes.index(reason.code)
+        feasible = (code == 0) & estimates.possible
+        verdicts = Verdicts(feasible=feasible, code=code, codes=tuple(codes))
+        return cls(batch, estimates, verdicts, tuple(sentences))
+
+    def reason(self, row: int) -> str:
+        """All sentences of a row, the first one first."""
+        said = []
+        for reason in self.sentences:
+            at = np.searchsorted(reason.rows, row)
+            if at < len(reason.rows) and reason.rows[at] == row:
+                said.append(reason.say(int(at)))
+        return said[0] if said else ""
+
+
+@frozen(eq=False)
+class _Exact:
+    """Exact rows of all N rows and what they are for."""
+
+    seconds: Floats
+    exact: Bools
+    ranking: Ints
+    pareto: Ints
+
+
+def _exact_set(
+    found: _Found, contexts: Contexts, estimator: Estimator, ranker: Ranker
+) -> _Exact:
+    """Replay what may belong to the top-k, the front, or the best of each degree value."""
+    estimates = found.estimates
+    feasible = np.nonzero(found.verdicts.feasible)[0]
+    seconds = estimates.seconds.copy()
+    marked = np.zeros(len(found.batch), dtype=bool)
+    none = np.zeros(0, dtype=np.int64)
+    if not len(feasible):
+        return _Exact(seconds, marked, none, none)
+
+    def replay(rows: Ints) -> Floats:
+        return estimator.rows(found.batch.take(feasible[rows]), exact=True).seconds
+
+    times = ExactTimes(estimates.seconds[feasible], estimates.memory[feasible], replay)
+
+    def key(time: Floats, memory: Ints) -> Floats:
+        return np.asarray(ranker.key(time, memory, contexts.core), dtype=np.float64)
+
+    if not ranker.monotone:
+        times.know(np.arange(len(feasible)))
+    best = times.best(key, min(contexts.job.space.top_k, len(feasible)))
+    front = times.pareto()
+    groups = [found.batch[d.degree.name][feasible] for d in contexts.dimensions.values()]
+    winners = times.best_of_groups(groups)
+    chosen = np.unique(np.concatenate([best, front, winners]))
+    if not ranker.monotone:
+        chosen = np.arange(len(feasible))
+    marked[feasible[chosen]] = True
+    seconds[feasible[chosen]] = times.exact[chosen]
+    return _Exact(seconds, marked, feasible[best], feasible[front])
+
+
+def _result(
+    contexts: Contexts, generation: Generation, found: _Found, exact: _Exact, ranker: Ranker,
+    describer: Describer,
+) -> SearchResult:  # fmt: skip
+    job = contexts.job
+    top = []
+    for place, row in enumerate(exact.ranking.tolist(), start=1):
+        top.append(describer.describe(found.batch, row, place, _habits(generation, found, row), ""))
+    misses = () if top else _misses(found, describer)
+    return SearchResult(
+        job=job,
+        plugins=tuple(record.view() for record in contexts.manager.records),
+        fields=contexts.fields,
+        dimensions=tuple(contexts.dimensions.values()),
+        batch=found.batch,
+        verdicts=found.verdicts,
+        memory_bytes=found.estimates.memory,
+        allocated_bytes=found.estimates.allocated,
+        seconds=exact.seconds,
+        exact=exact.exact,
+        sentences=found.sentences,
+        cuts=tuple(generation.cuts),
+        ranking=exact.ranking,
+        top=_ties(top),
+        misses=misses,
+        pareto=exact.pareto,
+        space_size=generation.space_size,
+        counts=tuple(generation.counts),
+        ranker=ranker.name,
+        ranker_sentence=ranker.doc,
+        partition_plans=tuple(plan.text for plan in job.space.partitions),
+        recompute_plans=tuple(plan.text for plan in job.space.recomputes),
+        warnings=generation.warnings,
+        log=_log(generation, found, exact, job),
+    )
+
+
+def _ties(top: list[Detail]) -> tuple[Detail, ...]:
+    """Mark what the model cannot tell from the best: within the residual after the class scalar."""
+    if not top:
+        return ()
+    best = min(detail.performance.seconds for detail in top)
+    limit = best * (1 + RESIDUAL)
+    return tuple(evolve(d, tie_with_best=d.performance.seconds <= limit) for d in top)
+
+
+def _misses(found: _Found, describer: Describer) -> tuple[Detail, ...]:
+    """The rows that come nearest to the memory limit."""
+    memory, possible = found.estimates.memory, found.estimates.possible
+    rows = np.nonzero(possible & (memory >= 0))[0]
+    order = rows[np.lexsort((rows, found.estimates.seconds[rows], memory[rows]))][:MISSES]
+    return tuple(
+        describer.describe(found.batch, row, 0, (), found.reason(row)) for row in order.tolist()
+    )
+
+
+def _habits(generation: Generation, found: _Found, row: int) -> tuple[str, ...]:
+    """Sentences of the habits that one row goes against."""
+    one = found.batch.take(np.array([row]))
+    said = []
+    for level in Level:
+        for rule in generation.rules(one, level):
+            if rule.kind == "habit" and rule.rows[0]:
+                said.append(rule.say(one, 0))
+    return tuple(said)
+
+
+def _log(generation: Generation, found: _Found, exact: _Exact, job: Job) -> tuple[str, ...]:
+    cut = sum(c.stands_for for c in generation.cuts)
+    estimated = int(found.estimates.possible.sum())
+    lines = [
+        f"space: {generation.space_size} candidates",
+        f"cut before any estimate: {cut} candidates in {len(generation.cuts)} branches",
+        f"generated: {len(found.batch)} rows, estimated: {estimated}",
+        f"feasible: {int(found.verdicts.feasible.sum())}",
+        f"exact step times: {int(exact.exact.sum())}, Pareto front: {len(exact.pareto)}",
+    ]
+    return (*job.notes, *lines)
+
+
+__all__ = ["estimate", "search"]

@@ -1,0 +1,316 @@
+"""Layers per stage and recompute per stage for rows that share a schedule key.
+
+Partition: the exact min-max of stage times. Recompute ``auto``: as little as fits, stage by stage, from
+below: an excess divided by the most that one more layer can free never asks for too much. Rows that do
+not fit are balanced once more under the number of layers that each stage can hold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+
+from autopar_core.compose.memory_peak import Layout, rank_peaks
+from autopar_core.compose.memory_table import MODES, MemoryTable
+from autopar_core.compose.situation import Situation
+from autopar_core.compose.time_table import TimeTable
+from autopar_core.domain.arrays import Bools, Floats, Ints
+from autopar_core.domain.space import Plan
+from autopar_core.hooks.schedule import Composer
+
+
+@frozen(eq=False)
+class Problem:
+    """Rows of one key and one pair of plans.
+
+    Attributes:
+        situation: Moments of the key.
+        memory, time: Tables of the K rows.
+        budget: (K,) bytes that the allocator may use on a device.
+        layers: Layers of the model.
+        granularity: ``stage``, ``count`` or ``model``: how the framework spells recompute.
+        modes: Recompute modes that the framework has.
+    """
+
+    situation: Situation
+    memory: MemoryTable
+    time: TimeTable
+    budget: Floats
+    layers: int
+    granularity: str
+    modes: tuple[str, ...]
+
+    def take(self, rows: Bools | Ints) -> Problem:
+        """The same for some rows."""
+        return Problem(
+            self.situation, self.memory.take(rows), self.time.take(rows), self.budget[rows],
+            self.layers, self.granularity, self.modes,
+        )  # fmt: skip
+
+    def peaks(self, layout: Layout) -> Floats:
+        """(K, ranks) allocated bytes."""
+        return rank_peaks(self.memory, self.situation, layout)
+
+
+@frozen(eq=False)
+class Solution:
+    """Layout, (K, ranks) peaks and (K,) rows for which the plan makes sense at all."""
+
+    layout: Layout
+    peaks: Floats
+    possible: Bools
+
+
+def solve(problem: Problem, composer: Composer, partition: Plan, recompute: Plan) -> Solution:
+    """Choose the layout of every row."""
+    key = problem.situation.key
+    low, high = _limits(problem, composer, partition)
+    counts, possible = _partition(problem, composer, partition, low, high)
+    solution = _with_recompute(problem, counts, recompute, possible)
+    if partition.kind != "auto" or key.stages == 1:
+        return solution
+    over = (solution.peaks > problem.budget[:, None]).any(axis=1) & possible
+    if not over.any():
+        return solution
+    rows = np.nonzero(over)[0]
+    again = _rebalance(problem.take(rows), composer, recompute, solution.layout.take(rows), low, high)
+    if again is not None:
+        moved, better = again
+        kept = rows[moved]
+        solution.layout.put(kept, better.layout)
+        solution.peaks[kept] = better.peaks
+    return solution
+
+
+def _limits(problem: Problem, composer: Composer, plan: Plan) -> tuple[Ints, Ints]:
+    """(S,) fewest and most layers of each stage under the plan's offset range."""
+    key, layers = problem.situation.key, problem.layers
+    floor = 0 if composer.empty_stages and key.stages > 1 else 1
+    low = np.full(key.stages, floor, dtype=np.int64)
+    high = np.full(key.stages, layers, dtype=np.int64)
+    base = layers // key.stages
+    if plan.offset.min is not None:
+        low = np.maximum(low, base + plan.offset.min)
+    if plan.offset.max is not None:
+        high = np.minimum(high, base + plan.offset.max)
+    return low, high
+
+
+def _partition(
+    problem: Problem, composer: Composer, plan: Plan, low: Ints, high: Ints
+) -> tuple[Ints, Bools]:
+    """((K, S) layers, (K,) possible)."""
+    key, size = problem.situation.key, len(problem.budget)
+    if plan.kind == "auto" and key.stages > 1:
+        room = np.broadcast_to(high, (size, key.stages))
+        unit, extra = stage_costs(problem)
+        if low.sum() > problem.layers:
+            return np.zeros((size, key.stages), np.int64), np.zeros(size, bool)
+        return composer.partition(key, problem.layers, unit, extra, low, room)
+    if plan.kind == "given":
+        given = np.asarray(plan.given, dtype=np.int64).reshape(-1)
+        fits = given.size == key.stages and int(given.sum()) == problem.layers
+        counts = given if fits else np.zeros(key.stages, np.int64)
+        return np.tile(counts, (size, 1)), np.full(size, fits)
+    return np.tile(composer.even(key, problem.layers), (size, 1)), np.ones(size, bool)
+
+
+def stage_costs(problem: Problem) -> tuple[Floats, Floats]:
+    """((K,) seconds of one layer, (K, S) seconds of the model's ends on their stages)."""
+    time = problem.time
+    extra = np.zeros((len(problem.budget), problem.situation.key.stages))
+    extra[:, 0] += time.ends["embedding"][0] + time.ends["embedding"][1]
+    extra[:, -1] += time.ends["head"][0] + time.ends["head"][1]
+    return time.forward + time.backward[:, 0], extra
+
+
+def _with_recompute(
+    problem: Problem, counts: Ints, plan: Plan, possible: Bools
+) -> Solution:
+    """Fill in recompute as the plan says."""
+    layout = Layout.plain(counts)
+    if plan.kind in ("selective", "full"):
+        getattr(layout, plan.kind)[:] = counts
+    elif plan.kind == "given":
+        for mode in ("selective", "full"):
+            wanted = np.asarray((plan.given or {}).get(mode, 0), dtype=np.int64).reshape(-1)
+            if wanted.size not in (1, counts.shape[1]):
+                possible = np.zeros_like(possible)
+                wanted = np.zeros(1, np.int64)
+            getattr(layout, mode)[:] = wanted
+        possible = possible & (layout.selective + layout.full <= counts).all(axis=1)
+    peaks = problem.peaks(layout)
+    if plan.kind != "auto":
+        return Solution(layout, peaks, possible)
+    least = plan.layers.min or 0
+    over = (peaks > problem.budget[:, None]).any(axis=1)
+    rows = np.nonzero((over | (least > 0)) & possible)[0]
+    if len(rows):
+        chosen, new_peaks = _auto(problem.take(rows), layout.take(rows), plan)
+        layout.put(rows, chosen)
+        peaks[rows] = new_peaks
+    return Solution(layout, peaks, possible)
+
+
+def _auto(problem: Problem, layout: Layout, plan: Plan) -> tuple[Layout, Floats]:
+    """Least recompute that fits: one mode per rank where ranks are free, else one for the row."""
+    best: tuple[Layout, Floats] | None = None
+    for mode in problem.modes:
+        found = _least(problem, layout.layers, mode, plan)
+        if best is None:
+            best = found
+        else:
+            _keep_cheaper(problem, best, found)
+    return best if best is not None else (layout, problem.peaks(layout))
+
+
+def _cost(problem: Problem, layout: Layout) -> Floats:
+    """(K, ranks) seconds of backward that the recompute adds."""
+    key, backward = problem.situation.key, problem.time.backward
+    added = layout.selective * (backward[:, 1] - backward[:, 0])[:, None]
+    added = added + layout.full * (backward[:, 2] - backward[:, 0])[:, None]
+    return np.asarray(added.reshape(-1, key.chunks, key.ranks).sum(axis=1))
+
+
+def _keep_cheaper(
+    problem: Problem, best: tuple[Layout, Floats], other: tuple[Layout, Floats]
+) -> None:
+    """Take the other answer where it fits and the best does not, or where it is cheaper, in place.
+
+    Where neither fits the one with the lower peak stays, so that the miss is told truly.
+    """
+    budget = problem.budget[:, None]
+    fits, fits_other = best[1] <= budget, other[1] <= budget
+    cheaper = _cost(problem, other[0]) < _cost(problem, best[0])
+    lower = other[1] < best[1]
+    if problem.granularity != "stage":
+        fits, fits_other = fits.all(1, keepdims=True), fits_other.all(1, keepdims=True)
+        cost, cost_other = _cost(problem, best[0]), _cost(problem, other[0])
+        cheaper = cost_other.max(1, keepdims=True) < cost.max(1, keepdims=True)
+        lower = other[1].max(1, keepdims=True) < best[1].max(1, keepdims=True)
+    take = (fits_other & (~fits | cheaper)) | (~fits & ~fits_other & lower)
+    take = np.broadcast_to(take, best[1].shape)
+    best[1][take] = other[1][take]
+    chunks = problem.situation.key.chunks
+    stages = np.tile(take, (1, chunks))
+    for name in ("selective", "full"):
+        getattr(best[0], name)[stages] = getattr(other[0], name)[stages]
+
+
+def _least(problem: Problem, counts: Ints, mode: str, plan: Plan) -> tuple[Layout, Floats]:
+    """Fewest layers in a mode, rank by rank, that bring every rank under the budget.
+
+    A level per rank counts recomputed layers; it starts at the plan's minimum and grows by the excess
+    over the most bytes that one layer more can free, so it never passes the least level that fits.
+    """
+    situation, key = problem.situation, problem.situation.key
+    freed = problem.memory.saved[:, 0] - problem.memory.saved[:, MODES.index(mode)]
+    flight = situation.most_in_flight().astype(np.float64)
+    whole = _whole(problem, mode)
+    if whole or problem.granularity == "count":
+        per_level = flight.sum(axis=1)
+    else:
+        per_level = flight.max(axis=1)
+    most = counts.max(axis=1, keepdims=True) if problem.granularity == "count" else (
+        counts.reshape(-1, key.chunks, key.ranks).sum(axis=1))  # fmt: skip
+    most = np.broadcast_to(most, (len(counts), key.ranks)).copy()
+    if plan.layers.max is not None:
+        most = np.minimum(most, plan.layers.max)
+    level = np.minimum(most, plan.layers.min or 0).astype(np.int64)
+    if whole:
+        level = most.copy()
+    layout = _at_level(problem, counts, mode, level)
+    peaks = problem.peaks(layout)
+    step = np.maximum(freed[:, None] * per_level, 1.0)
+    while not whole:
+        excess = peaks - problem.budget[:, None]
+        if problem.granularity == "count":
+            excess = np.broadcast_to(excess.max(axis=1, keepdims=True), excess.shape)
+            step = np.broadcast_to(step.max(axis=1, keepdims=True), excess.shape)
+        grow = (excess > 0) & (level < most)
+        rows = np.nonzero(grow.any(axis=1) & (freed > 0))[0]
+        if not len(rows):
+            break
+        more = np.maximum(1, np.ceil(excess[rows] / step[rows])).astype(np.int64)
+        level[rows] = np.where(grow[rows], np.minimum(most[rows], level[rows] + more), level[rows])
+        part = problem.take(rows)
+        new = _at_level(part, counts[rows], mode, level[rows])
+        layout.put(rows, new)
+        peaks[rows] = part.peaks(new)
+    return layout, peaks
+
+
+def _whole(problem: Problem, mode: str) -> bool:
+    """Whether the framework can only recompute every layer or none in this mode."""
+    return problem.granularity == "model" or (
+        problem.granularity == "count" and mode == "selective"
+    )
+
+
+def _at_level(problem: Problem, counts: Ints, mode: str, level: Ints) -> Layout:
+    """Layout with ``level`` (K, ranks) recomputed layers.
+
+    Per stage: the chunk that holds the most micro-batches first, that is chunk 0, then the next. As a
+    count: the same number of layers on every virtual stage.
+    """
+    key = problem.situation.key
+    chosen = np.zeros_like(counts)
+    if problem.granularity == "count" and not _whole(problem, mode):
+        chosen = np.minimum(counts, level.max(axis=1, keepdims=True))
+    else:
+        left = level.copy()
+        for chunk in range(key.chunks):
+            stages = slice(chunk * key.ranks, (chunk + 1) * key.ranks)
+            chosen[:, stages] = np.minimum(counts[:, stages], left)
+            left = left - chosen[:, stages]
+    layout = Layout.plain(counts.copy())
+    getattr(layout, mode)[:] = chosen
+    return layout
+
+
+def _rebalance(
+    problem: Problem, composer: Composer, recompute: Plan, layout: Layout, low: Ints, high: Ints
+) -> tuple[Ints, Solution] | None:
+    """Balance once more under the layers that each stage can hold; rows for which that can help.
+
+    The peak of a stage grows by the same bytes with each layer as long as the same instant rules, so
+    two evaluations give the number of layers that fit.
+    """
+    layers = layout.layers
+    leanest = _leanest(problem, recompute, layers)
+    more = _leanest(problem, recompute, layers + 1)
+    peaks = np.tile(problem.peaks(leanest), (1, problem.situation.key.chunks))
+    slope = np.tile(problem.peaks(more), (1, problem.situation.key.chunks)) - peaks
+    chunks = problem.situation.key.chunks
+    room = (problem.budget[:, None] - peaks) / np.maximum(slope / chunks, 1.0)
+    room = np.floor(room / chunks).astype(np.int64)
+    cap = np.clip(layers + room, 0, high)
+    able = (cap.sum(axis=1) >= problem.layers) & (cap >= low).all(axis=1)
+    rows = np.nonzero(able)[0]
+    if not len(rows):
+        return None
+    part = problem.take(rows)
+    unit, extra = stage_costs(part)
+    key = part.situation.key
+    counts, possible = composer.partition(key, part.layers, unit, extra, low, cap[rows])
+    rows, part = rows[possible], part.take(possible)
+    if not len(rows):
+        return None
+    found = _with_recompute(part, counts[possible], recompute, np.ones(len(rows), bool))
+    fits = (found.peaks <= part.budget[:, None]).all(axis=1)
+    if not fits.any():
+        return None
+    better = Solution(found.layout.take(fits), found.peaks[fits], found.possible[fits])
+    return rows[fits], better
+
+
+def _leanest(problem: Problem, plan: Plan, counts: Ints) -> Layout:
+    """Every layer in the mode that saves least, as far as the plan allows."""
+    layout = Layout.plain(counts)
+    if plan.kind == "auto" and problem.modes:
+        mode = "full" if "full" in problem.modes else problem.modes[0]
+        most = counts if plan.layers.max is None else np.minimum(counts, plan.layers.max)
+        getattr(layout, mode)[:] = most
+    elif plan.kind in ("selective", "full"):
+        getattr(layout, plan.kind)[:] = counts
+    return layout

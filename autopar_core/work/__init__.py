@@ -1,0 +1,1 @@
+"""The unsharded work of one micro-batch, and what shards make of it on one rank."""

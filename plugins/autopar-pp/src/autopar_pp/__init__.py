@@ -1,0 +1,168 @@
+"""Pipeline parallelism: layers divided into stages that work on micro-batches in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from autopar_core.api import (
+    BLOCK_INSTANTS,
+    EMBEDDING_BACKWARD,
+    FORWARD_END,
+    HEAD_BACKWARD,
+    HEAD_REDUCE,
+    LOSS,
+    Broken,
+    Composer,
+    Dimension,
+    Field,
+    Group,
+    Level,
+    MemoryTerm,
+    PluginInfo,
+    RankWork,
+    StrategyBatch,
+    TimeTerm,
+    all_reduce_seconds,
+    hookimpl,
+    profile_terms,
+    send_seconds,
+)
+from autopar_pp import rules
+from autopar_pp.composer import PipelineComposer
+from autopar_pp.config import PpConfig, PpProfile
+from autopar_pp.rules import Context
+
+
+SCHEDULES = ("1f1b", "interleaved", "gpipe")
+
+
+@hookimpl
+def autopar_plugin_info() -> PluginInfo:
+    """Introduce the plugin."""
+    return PluginInfo(
+        api=(1, 0),
+        summary="Pipeline parallelism: 1F1B, interleaved 1F1B, GPipe, uneven stages",
+        dimension=Dimension(
+            name="pp",
+            degree=Field(
+                name="pp_degree", short="pp", level=Level.DEGREE, neutral=1,
+                doc="Ranks among which the layers are divided.",
+            ),
+            splits_layers=True,
+        ),
+        fields=(
+            Field(
+                name="schedule", short="schedule", level=Level.SCHEDULE, neutral="none",
+                choices=("none", *SCHEDULES), needs="pp_degree",
+                doc="Pipeline schedule; none when there is one stage.",
+            ),
+            Field(
+                name="vpp_degree", short="vpp", level=Level.CHUNKS, neutral=1,
+                needs="pp_degree, schedule=interleaved",
+                doc="Virtual stages (model chunks) per pipeline rank.",
+            ),
+        ),
+        config=PpConfig,
+        profile=PpProfile,
+    )  # fmt: skip
+
+
+@hookimpl
+def autopar_field_values(ctx: Context) -> Mapping[str, Sequence[Any]]:
+    """Schedules of the framework; chunk counts up to the configured maximum."""
+    most = min(ctx.config.max_chunks, max(2, ctx.model.num_layers // 2))
+    return {"schedule": ctx.profile.schedules, "vpp_degree": tuple(range(2, most + 1))}
+
+
+@hookimpl
+def autopar_filter(batch: StrategyBatch, level: Level, ctx: Context) -> list[Broken]:
+    """Stages, chunks, rounds."""
+    return rules.broken(batch, level, ctx)
+
+
+@hookimpl
+def autopar_shard(batch: StrategyBatch, ctx: Context) -> list[Any]:
+    """Nothing is divided: stages hold different layers, which the composer lays out."""
+    return []
+
+
+@hookimpl
+def autopar_memory(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[MemoryTerm]:
+    """Receive buffers, stage outputs, the gradient sent last, communicator buffers."""
+    profile = ctx.profile
+    several = work.pipelined
+    edge = work.tensor_bytes({"residual_hidden": 2})
+    terms = profile_terms(work, profile.memory, several)
+    if profile.receive_buffers:
+        buffers = edge * work.micro_batches * several
+        for name, on in (("receive buffers (activations)", "not_first"),
+                         ("receive buffers (gradients)", "not_last")):  # fmt: skip
+            terms.append(
+                MemoryTerm(name=name, bytes=buffers, scale="chunk", on=on,
+                           formula="micro-batches x 2 B x residual_hidden per edge",
+                           source="torch.distributed.pipelining; exact in 33 H200 runs")
+            )  # fmt: skip
+    if profile.keeps_outputs:
+        terms += _kept_outputs(edge * several)
+    if profile.keeps_sent_gradient:
+        plain = several & (batch["schedule"] == batch.fields["schedule"].encode("1f1b"))
+        terms.append(
+            MemoryTerm(name="gradient sent last", bytes=edge * plain, when="sent",
+                       formula="2 B x residual_hidden", source="measured on H200")
+        )  # fmt: skip
+    terms.append(
+        MemoryTerm(
+            name="communicator buffers", bytes=several * np.int64(profile.communicator_bytes),
+            reserve=True, formula="constant where the degree is above one",
+            source="NCCL issues 864 and 964: 0.5 GB per group",
+        )
+    )  # fmt: skip
+    return terms
+
+
+def _kept_outputs(edge: np.ndarray) -> list[MemoryTerm]:  # type: ignore[type-arg]
+    """The output of a stage lives until its backward; the first block's input is the receive buffer."""
+    blocks = frozenset(BLOCK_INSTANTS)
+    source = "measured on H200, 33 pipeline runs"
+    return [
+        MemoryTerm(name="stage outputs in flight", bytes=edge, scale="micro_batch", on="not_last",
+                   live=blocks | {EMBEDDING_BACKWARD}, formula="2 B x residual_hidden",
+                   source=source),
+        MemoryTerm(name="inputs that are receive buffers", bytes=-edge, scale="micro_batch",
+                   on="not_first", live=blocks | {FORWARD_END, LOSS, HEAD_BACKWARD, HEAD_REDUCE},
+                   formula="- 2 B x residual_hidden", source=source),
+    ]  # fmt: skip
+
+
+@hookimpl
+def autopar_performance(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[TimeTerm]:
+    """Messages between stages; all-reduce of a tied embedding's two copies."""
+    group = ctx.group(batch, "pp")
+    seconds = send_seconds(ctx.system.links, work.tensor_bytes({"residual_hidden": 2}), group)
+    terms = [
+        TimeTerm(name="stage message", seconds=seconds, resource="link", segment="hop", phase=phase,
+                 formula="latency + 2 B x residual_hidden / bandwidth", source="point to point")
+        for phase in ("forward", "backward")
+    ]  # fmt: skip
+    if ctx.model.tied_embeddings:
+        pair = Group(np.minimum(group.size, 2), np.where(group.inside, 2, 1), group.domain)
+        nbytes = 4 * work.parameters("embedding")
+        both = all_reduce_seconds(ctx.system.links, nbytes, pair) * work.pipelined
+        for on in ("first", "last"):
+            terms.append(
+                TimeTerm(name="tied embedding gradients", seconds=both, resource="link",
+                         segment="step", on=on, formula="all-reduce of 4 B x embedding parameters",
+                         source="Megatron-LM: first and last stage share the embedding")
+            )  # fmt: skip
+    return terms
+
+
+@hookimpl
+def autopar_schedule(ctx: Context) -> Composer:
+    """The composer of all schedules."""
+    return PipelineComposer(
+        blocking=ctx.profile.blocking, empty_stages=ctx.profile.empty_stages
+    )

@@ -1,0 +1,119 @@
+"""What pipelines cannot do, and what they had better not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autopar_core.api import HABIT, Broken, EvalContext, Level, StrategyBatch
+from autopar_pp.config import PpConfig, PpProfile
+
+
+Context = EvalContext[PpConfig, PpProfile]
+# Micro-batches per stage below which the bubble exceeds a fifth of the step (Megatron-Bridge guide).
+FULL_PIPELINE = 4
+
+
+def broken(batch: StrategyBatch, level: Level, ctx: Context) -> list[Broken]:
+    """Every rule that rows break at a level."""
+    if level is Level.DEGREE:
+        return _degrees(batch, ctx)
+    if level is Level.SCHEDULE:
+        return _schedules(batch, ctx)
+    if level is Level.CHUNKS:
+        return _chunks(batch, ctx)
+    return []
+
+
+def _degrees(batch: StrategyBatch, ctx: Context) -> list[Broken]:
+    layers = ctx.model.num_layers
+    stages = layers + 2 if ctx.profile.empty_stages else layers
+    return [
+        Broken(
+            code="pp-layers",
+            rows=batch["pp_degree"] > stages,
+            sentence="pp {pp_degree} is more stages than the {layers} layers can fill",
+            numbers={"layers": layers},
+            source="Megatron-LM, Galvatron, torchtitan: stages <= layers",
+        )
+    ]
+
+
+def _schedules(batch: StrategyBatch, ctx: Context) -> list[Broken]:
+    several = batch["pp_degree"] > 1
+    m, pp = batch["micro_batch_num"], batch["pp_degree"]
+    names = batch.fields["schedule"].choices
+    known = [names.index(s) for s in ctx.profile.schedules if s in names]
+    rules = [
+        Broken(
+            code="pp-schedule",
+            rows=several & ~np.isin(batch["schedule"], known),
+            sentence="{framework} has no {schedule} schedule; it has {known}",
+            numbers={"framework": ctx.framework.name, "known": ", ".join(ctx.profile.schedules)},
+            source="framework profile: schedules",
+        ),
+        Broken(
+            code="pp-bubble",
+            rows=several & (m < FULL_PIPELINE * pp),
+            sentence="{micro_batch_num} micro-batches for {pp_degree} stages: a large bubble",
+            kind=HABIT,
+            source="Megatron-Bridge performance guide: micro-batches >= 4 stages",
+        ),
+    ]
+    if ctx.profile.fill_pipeline:
+        rules.append(
+            Broken(
+                code="pp-micro-batches",
+                rows=several & (m < pp),
+                sentence="{micro_batch_num} micro-batches cannot fill pp {pp_degree} stages",
+                source="torch.distributed.pipelining: 1F1B needs micro-batches >= stages",
+            )
+        )
+    return rules
+
+
+def _chunks(batch: StrategyBatch, ctx: Context) -> list[Broken]:
+    several = batch["pp_degree"] > 1
+    names = batch.fields["schedule"].choices
+    interleaved = several & (batch["schedule"] == names.index("interleaved"))
+    m, pp, chunks = batch["micro_batch_num"], batch["pp_degree"], batch["vpp_degree"]
+    layers = ctx.model.num_layers
+    room = layers + 2 if ctx.profile.empty_stages else layers
+    rules = [
+        Broken(
+            code="pp-chunks",
+            rows=interleaved & (chunks < 2),
+            sentence="the interleaved schedule needs vpp of at least 2, not {vpp_degree}",
+            source="Megatron-LM: virtual stages",
+        ),
+        Broken(
+            code="pp-chunk-layers",
+            rows=several & (pp * chunks > room),
+            sentence="pp {pp_degree} x vpp {vpp_degree} is more stages than {layers} layers fill",
+            numbers={"layers": layers},
+            source="Megatron-LM, torchtitan: stages <= layers",
+        ),
+        Broken(
+            code="pp-rounds",
+            rows=interleaved & _partial_rounds(m, pp, ctx.profile.interleaved_whole_rounds),
+            sentence="interleaving needs {micro_batch_num} micro-batches in whole rounds of "
+            "pp {pp_degree}",
+            source="Megatron-LM schedules (group size pp), torch Interleaved1F1B (m % rounds == 0)",
+        ),
+    ]
+    if ctx.profile.partitions == "even":
+        rules.append(
+            Broken(
+                code="pp-even",
+                rows=several & (layers % (pp * chunks) != 0),
+                sentence="{layers} layers do not divide into {pp_degree} x {vpp_degree} even stages",
+                numbers={"layers": layers},
+                source="framework profile: partitions",
+            )
+        )
+    return rules
+
+
+def _partial_rounds(m: np.ndarray, pp: np.ndarray, whole: bool) -> np.ndarray:  # type: ignore[type-arg]
+    if whole:
+        return np.asarray((m % pp != 0) | (m < pp))
+    return np.asarray(m % np.maximum(1, m // pp) != 0)

@@ -1,0 +1,119 @@
+"""Collectives of tensor parallelism: per layer, at the embedding, at the head."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autopar_core.api import (
+    EvalContext,
+    Extent,
+    Floats,
+    Group,
+    RankWork,
+    StrategyBatch,
+    TimeTerm,
+    Window,
+    all_reduce_seconds,
+    moved_seconds,
+    ring_seconds,
+)
+from autopar_tp.config import TpConfig, TpProfile
+
+
+# Collectives of one layer: an all-gather and a reduce-scatter around attention and around the MLP with
+# sequence parallelism; without it two all-reduces, which cost the same two passes each.
+PER_PASS = 4
+# With sequence parallelism the backward gathers the two saved inputs once more for the weight gradients.
+REGATHERS = 2
+_SOURCE = "Korthikanti et al. 2022, section 4; exposure measured on NeMo and Kwai runs"
+
+
+def gather_seconds(work: RankWork, group: Group, ctx: EvalContext[TpConfig, TpProfile]) -> Floats:
+    """(N,) seconds of one all-gather or reduce-scatter of the 2-byte hidden states of a micro-batch."""
+    return ring_seconds(ctx.system.links, 2 * work.elements("hidden"), group)
+
+
+def layer_terms(
+    one: Floats, sequence_parallel: Floats, profile: TpProfile
+) -> list[tuple[str, str, Floats, Window | None]]:
+    """(name, phase, seconds, window) of the collectives of one layer.
+
+    Args:
+        one: (N,) seconds of one collective.
+        sequence_parallel: (N,) 1 where the backward re-gathers.
+        profile: How the framework overlaps them.
+    """
+    forward = PER_PASS * one
+    again = REGATHERS * one * sequence_parallel
+    if profile.overlap == "fraction":
+        shown, rest = profile.exposed * forward, (1 - profile.exposed) * forward
+        hidden = Window(name="hidden")
+        parts: list[tuple[str, str, Floats, Window | None]] = [
+            ("collectives", "forward", shown, None),
+            ("collectives under their GEMM", "forward", rest, hidden),
+            ("collectives", "backward", shown, None),
+            ("collectives under their GEMM", "backward", rest + again, hidden),
+        ]
+    elif profile.overlap == "bulk":
+        # dgrad and wgrad hide the re-gathers and the two reduce-scatters of their own inputs
+        parts = [
+            ("collectives", "forward", forward, None),
+            ("collectives", "backward", 2 * one, None),
+            ("collectives under GEMMs", "backward", again + 2 * one, Window(name="linear", share=0.5)),
+        ]
+    else:
+        parts = [
+            ("collectives", "forward", forward, None),
+            ("collectives", "backward", forward + again, None),
+        ]
+    repeats = [p for p in parts if p[1] == "forward"]
+    parts += [(name, "recompute_full", s, w) for name, _, s, w in repeats]
+    if profile.selective_gathers:
+        share = profile.selective_gathers / PER_PASS
+        parts += [(name, "recompute_selective", share * s, w) for name, _, s, w in repeats]
+    return parts
+
+
+def terms(
+    batch: StrategyBatch, work: RankWork, ctx: EvalContext[TpConfig, TpProfile]
+) -> list[TimeTerm]:
+    """All time terms, zero where the degree is one."""
+    group = ctx.group(batch, "tp")
+    split = (batch["tp_degree"] > 1).astype(np.float64)
+    sp = batch["sequence_parallel"].astype(np.float64)
+    one = gather_seconds(work, group, ctx) * split
+    formula = "passes x (latency + (2 B x hidden x (t-1)/t + half) / bandwidth)"
+    made = [
+        TimeTerm(name=name, seconds=seconds, resource="link", phase=phase, window=window,
+                 formula=formula, source=_SOURCE)
+        for name, phase, seconds, window in layer_terms(one, sp, ctx.profile)
+    ]  # fmt: skip
+    made += _ends(work, group, one, split, ctx)
+    copy = ctx.profile.sequence_copy_bytes
+    if copy:
+        seconds = PER_PASS * moved_seconds(ctx.system, copy * work.elements("hidden"), 2) * split
+        for phase, share in (("forward", 1.0), ("backward", 1.0), ("recompute_full", 1.0),
+                             ("recompute_selective", 0.5)):  # fmt: skip
+            made.append(
+                TimeTerm(name="sequence copies", seconds=share * seconds, phase=phase,
+                         kind="elementwise", formula=f"4 x {copy:g} B x hidden / device memory",
+                         source="torchtitan: chunk and concatenate around sequence collectives")
+            )  # fmt: skip
+    return made
+
+
+def _ends(
+    work: RankWork, group: Group, one: Floats, split: Floats, ctx: EvalContext[TpConfig, TpProfile]
+) -> list[TimeTerm]:
+    """Embedding reduce, gradient of the head's input, scalars of the vocabulary-parallel loss."""
+    scalars = 3 * all_reduce_seconds(ctx.system.links, 4 * work.extent(Extent.TOKENS), group) * split
+    rows = [
+        ("embedding reduce", "embedding", "forward", one, "one collective"),
+        ("logits input gradient", "head", "backward", 2 * one, "one all-reduce"),
+        ("loss scalars", "head", "forward", scalars, "3 all-reduces of 4 B x tokens"),
+    ]
+    return [
+        TimeTerm(name=name, seconds=seconds, resource="link", segment=segment, phase=phase,
+                 formula=formula, source="Megatron-LM vocab-parallel embedding and cross entropy")
+        for name, segment, phase, seconds, formula in rows
+    ]  # fmt: skip

@@ -1,0 +1,10 @@
+"""Does not introduce itself."""
+
+from __future__ import annotations
+
+from autopar_core.api import hookimpl
+
+
+@hookimpl
+def autopar_rankers():
+    return []
