@@ -100,8 +100,10 @@ def _horizontal(
 
 
 def _say_ends(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
-    top = max(ends, default=1.0) or 1.0
-    for i, (end, text) in enumerate(zip(ends, texts, strict=True)):
+    """A text right of each bar; of a bar without a length, at zero."""
+    known = [end if math.isfinite(end) else 0.0 for end in ends]
+    top = max(known, default=0.0) or 1.0
+    for i, (end, text) in enumerate(zip(known, texts, strict=True)):
         axes.text(end + 0.012 * top, i, text, va="center", fontsize=8.5)
     axes.set_xlim(0, 1.13 * max(top, axes.get_xlim()[1] / 1.05))
 
@@ -201,6 +203,8 @@ def _vertical(
 
 
 def reasons(figure: Figure, series: Series) -> None:
+    from matplotlib.ticker import StrMethodFormatter
+
     axes = figure.subplots()
     codes, candidates = series["codes"], series["candidates"]
     if not codes:
@@ -218,6 +222,7 @@ def reasons(figure: Figure, series: Series) -> None:
         scale += ", log scale"
     else:
         axes.set_xlim(0, 1.14 * max(candidates))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     for i, number in enumerate(candidates):
         axes.annotate(
             f"{number:,}", (max(number, axes.get_xlim()[0]), i), (4, 0),

@@ -24,6 +24,14 @@ def advice(result: SearchResult) -> list[str]:
 
 
 def _advice(result: SearchResult) -> Iterator[str]:
+    if not len(result.batch) and not result.cuts:
+        names = [dimension.degree.name for dimension in result.dimensions]
+        yield (
+            f"No feasible strategy: no product of wanted degrees ({', '.join(names) or 'none'})"
+            f" is the {words.count(result.job.cluster.devices)} devices of the cluster; widen a"
+            " range, enable the plugin of another dimension, or change cluster.devices."
+        )
+        return
     yield (
         f"No feasible strategy: {words.count(len(result.batch))} candidates were judged,"
         f" {words.count(sum(cut.stands_for for cut in result.cuts))} fell before that."
@@ -51,6 +59,7 @@ def _memory(result: SearchResult, over: list[Detail]) -> Iterator[str]:
         f" {words.gib(excess_bytes(nearest))} over the limit of {words.gib(memory.limit_bytes)}."
     )
     device = result.job.system.memory_bytes
+    devices = result.job.cluster.devices * -(-memory.total_bytes // memory.limit_bytes)
     if memory.total_bytes <= device:
         yield (
             f"Least change: a memory_limit of {words.gib(memory.total_bytes)} admits it;"
@@ -59,7 +68,8 @@ def _memory(result: SearchResult, over: list[Detail]) -> Iterator[str]:
     else:
         yield (
             f"The whole device has {words.gib(device)},"
-            f" {words.gib(memory.total_bytes - device)} too little for it."
+            f" {words.gib(memory.total_bytes - device)} too little for it; if memory split evenly,"
+            f" {words.count(devices)} devices would hold it under this limit."
         )
     parts = [part for s in memory.stages if s.rank == memory.worst_rank for part in s.parts]
     largest = sorted([*parts, *memory.reserves], key=lambda p: (-p.bytes, p.name))[:3]

@@ -109,6 +109,7 @@ def _strategy(
         "tie": detail.tie_with_best and detail.place > 1,
         "cells": [spell(chosen.fields.get(column, "")) for column in columns],
         "layers": words.stages(chosen.stage_partition),
+        "layer_totals": words.stage_totals(chosen.stage_partition),
         "offset": words.stages(chosen.layer_offset),
         "recompute": words.recompute(chosen.layer_recompute),
         "recomputed": words.recompute_total(chosen.layer_recompute),

@@ -29,8 +29,7 @@ def _lines(result: SearchResult) -> Iterator[str]:
         why = f": {plugin.reason}" if plugin.reason else ""
         version = f" {plugin.version}" if plugin.version else ""
         yield f"plugin {plugin.name}{version} {plugin.status}{why}"
-    yield from result.log
-    yield f"space: {words.count(result.space_size)} candidates"
+    yield from result.log or _totals(result)
     for level in result.counts:
         yield (
             f"level {level.level}: {words.count(level.before)} -> {words.count(level.after)}"
@@ -38,8 +37,6 @@ def _lines(result: SearchResult) -> Iterator[str]:
         )
         for code, number in level.taken.items():
             yield f"  {code} took {words.count(number)}"
-    branches, stood_for = cut_totals(result)
-    yield f"branches cut: {words.count(branches)}, for {words.count(stood_for)} candidates"
     for reason in reasons(result):
         yield (
             f"rule {reason.code} ({reason.owner}): {words.count(reason.candidates)} candidates;"
@@ -47,10 +44,6 @@ def _lines(result: SearchResult) -> Iterator[str]:
         )
     for code, (rows, sentence) in result.warnings.items():
         yield f"habit {code}: {words.count(rows)} candidates; {sentence}"
-    yield (
-        f"feasible: {words.count(result.feasible_count)}"
-        f" of {words.count(len(result.batch))} generated"
-    )
     if not result.top:
         yield from (f"diagnosis: {sentence}" for sentence in advice(result))
         return
@@ -63,3 +56,11 @@ def _lines(result: SearchResult) -> Iterator[str]:
             f"{detail.place:>3}  {name:<{width}}  {words.seconds(detail.performance.seconds):>9}"
             f"  {words.gib(detail.memory.total_bytes):>11}  {detail.memory.verdict}{tie}"
         )
+
+
+def _totals(result: SearchResult) -> Iterator[str]:
+    """The numbers that a search which logged nothing owes the reader."""
+    branches, stood_for = cut_totals(result)
+    yield f"space: {words.count(result.space_size)} candidates"
+    yield f"branches cut: {words.count(branches)}, for {words.count(stood_for)} candidates"
+    yield f"feasible: {words.count(result.feasible_count)} of {words.count(len(result.batch))} rows"

@@ -93,7 +93,14 @@ def _table(title: str, columns: Iterable[tuple[str, str]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for heading, justify in columns:
         right = justify == "right"
         table.add_column(heading, justify="right" if right else "left", no_wrap=right)
@@ -133,7 +140,7 @@ def _strategies(result: SearchResult, width: int) -> list[RenderableType]:
     for name, heading in varying_fields(result):
         columns[heading] = [spell(d.strategy.fields.get(name, "")) for d in details]
     costs, memories = [d.performance for d in details], [d.memory for d in details]
-    columns["layers"] = [_short(words.stages(d.strategy.stage_partition)) for d in details]
+    columns["layers"] = [_short(words.stage_totals(d.strategy.stage_partition)) for d in details]
     columns["recomputed"] = [words.recompute_total(d.strategy.layer_recompute) for d in details]
     columns["step time"] = [words.seconds(cost.seconds) for cost in costs]
     columns["band"] = [
@@ -146,7 +153,7 @@ def _strategies(result: SearchResult, width: int) -> list[RenderableType]:
     else:
         columns["over by"] = [words.gib(excess_bytes(detail)) for detail in details]
     for optional in OPTIONAL_COLUMNS:
-        if sum(3 + max(map(len, (head, *cells))) for head, cells in columns.items()) > width:
+        if sum(2 + max(map(len, (head, *cells))) for head, cells in columns.items()) > width:
             columns.pop(optional)
     table = _table(
         "Best strategies" if result.top else "Nearest misses",

@@ -35,7 +35,7 @@ def _power(value: float) -> int:
 
 def count(value: float) -> str:
     """A whole number with separators, ``"1,234"``."""
-    return f"{int(value):,}"
+    return f"{int(value):,}" if math.isfinite(value) else "-"
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -52,7 +52,7 @@ def large(value: float) -> str:
 
 
 def stages(values: Sequence[Any]) -> str:
-    """Layers of each stage, runs shortened: ``"20, 3 x 20, 19"`` reads ``"4 x 20, 19"``."""
+    """Layers of each stage, runs shortened, ``"4 x 20, 19"``; chunks apart."""
     if values and isinstance(values[0], (list, tuple)):
         return " | ".join(stages(chunk) for chunk in values)
     runs: list[list[Any]] = []
@@ -62,6 +62,13 @@ def stages(values: Sequence[Any]) -> str:
         else:
             runs.append([1, value])
     return ", ".join(f"{n} x {value}" if n > 1 else str(value) for n, value in runs)
+
+
+def stage_totals(values: Sequence[Any]) -> str:
+    """Layers of each stage, chunks of a stage added up, runs shortened."""
+    if values and isinstance(values[0], (list, tuple)):
+        return stages([sum(chunks) for chunks in zip(*values, strict=True)])
+    return stages(values)
 
 
 def recompute(modes: Mapping[str, Sequence[Any]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import click
 from autopar_core.cli.earlier import EarlierRun
 from autopar_core.cli.output import print_json, print_table
 from autopar_core.cli.session import json_option
-from autopar_core.cli.words import costs, definition, identity, spell, varying
+from autopar_core.cli.words import columns, definition, identity, memory, row, seconds, spell
 from autopar_core.config.tables import leaves
 
 
@@ -30,7 +30,7 @@ def diff(before: Path, after: Path, as_json: bool) -> int:
     if as_json:
         print_json(made)
     else:
-        _print(made, runs)
+        _print(made)
     return 0
 
 
@@ -78,36 +78,29 @@ def _strategies(before: EarlierRun, after: EarlierRun) -> Iterator[dict[str, Any
         }
 
 
-def _print(made: Mapping[str, Any], runs: tuple[EarlierRun, EarlierRun]) -> None:
+def _print(made: Mapping[str, Any]) -> None:
     for title, key in (("Inputs that differ", "inputs"), ("Plugins that differ", "plugins")):
         rows = [
-            {"key": each["key"], "before": _text(each["before"]), "after": _text(each["after"])}
+            {"key": each["key"], "before": spell(each["before"]), "after": spell(each["after"])}
             for each in made[key]
         ]
         print_table(title, rows)
         if not rows:
             click.echo(f"{title}: none")
-    keys = varying(each for run in runs for each in run.strategies)
-    rows = []
-    for each in made["strategies"]:
-        now = {
-            "performance_cost": each["performance_cost_after"],
-            "memory_cost": each["memory_cost_after"],
+    keys = columns(each["strategy"] for each in made["strategies"])
+    rows = [
+        {
+            "place": f"{spell(each['place_before']) or '-'} -> {spell(each['place_after']) or '-'}",
+            **row(each["strategy"], keys),
+            "step time": _pair(each, "performance_cost", seconds),
+            "memory": _pair(each, "memory_cost", memory),
         }
-        then = {
-            "performance_cost": each["performance_cost_before"],
-            "memory_cost": each["memory_cost_before"],
-        }
-        rows.append({
-            "place": f"{_text(each['place_before']) or '-'} -> {_text(each['place_after']) or '-'}",
-            **{key: spell(each["strategy"].get(key)) for key in keys},
-            "step time before": costs(then)["step time"],
-            "after": costs(now)["step time"],
-            "memory before": costs(then)["memory"],
-            "memory after": costs(now)["memory"],
-        })  # fmt: skip
+        for each in made["strategies"]
+    ]
     print_table("Strategies", rows)
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else spell(value)
+def _pair(entry: Mapping[str, Any], key: str, text: Callable[[float | None], str]) -> str:
+    """Before and after, or the one there is."""
+    before, after = text(entry[f"{key}_before"]), text(entry[f"{key}_after"])
+    return f"{before} -> {after}" if before and after and before != after else after or before

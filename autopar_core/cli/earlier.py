@@ -15,6 +15,11 @@ from autopar_core.errors import InputError
 
 RESULT = "result.json"
 _MAIN_KEYS = ("schema_version", "inputs", "top_k_strategies")
+# Profile -> where the input may have changed its values.
+_PROFILES = {
+    "system": ("cluster.override", "cluster.system_profile", "cluster.system"),
+    "framework": ("framework.override",),
+}
 _SECTIONS = ("model", "training", "cluster")
 
 
@@ -73,8 +78,19 @@ class EarlierRun:
         search = self.inputs.get("search", {})
         for part in ("settings", "wanted"):
             yield from _said("search", search.get(part))
+        for section, places in _PROFILES.items():
+            values = self.inputs.get(section, {}).get("values")
+            for place in places:
+                for key, source in _said("", values):
+                    yield f"{place}{key.removeprefix('.sections')}", source
         for name, table in self.inputs.get("plugins", {}).items():
             yield from _said(f"plugins.{name}", table)
+
+    @property
+    def active_plugins(self) -> tuple[str, ...]:
+        """Names of the plugins that worked on the run."""
+        plugins = self.document.get("plugins", ())
+        return tuple(each["name"] for each in plugins if each.get("status") == "active")
 
     @property
     def strategies(self) -> list[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from autopar_core.cli.output import show
+from autopar_core.cli.output import plugins_at_work, show
 from autopar_core.cli.session import Request, job_options, json_option, overrides_of
 from autopar_core.cli.strategy import open_strategy
 
@@ -37,5 +37,6 @@ def estimate(
     asked = open_strategy(request, strategy)
     from autopar_core.search import run
 
-    result = run.estimate(asked.session.job, asked.session.manager, asked.fields)
+    with plugins_at_work():
+        result = run.estimate(asked.session.job, asked.session.manager, asked.fields)
     return show(result, asked.session.manager, as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,26 @@ import click
 from attrs import frozen
 
 from autopar_core.cli.earlier import EarlierRun
-from autopar_core.cli.output import FEASIBLE, NOTHING_FITS, json_text, print_json, print_table
+from autopar_core.cli.output import (
+    FEASIBLE,
+    NOTHING_FITS,
+    json_text,
+    plugins_at_work,
+    print_json,
+    print_table,
+)
 from autopar_core.cli.session import Request, json_option, overrides_of, plugin_options
 from autopar_core.cli.strategy import open_strategy, reason_of
 from autopar_core.cli.words import (
-    bytes_difference,
+    cell,
     costs,
     definition,
-    seconds_difference,
+    difference,
+    heading,
+    memory,
+    seconds,
     spell,
 )
-from autopar_core.units import show_bytes, show_seconds
 
 
 Part = tuple[str, str]
@@ -58,7 +68,8 @@ def explain(
     )
     from autopar_core.search import run as searching
 
-    result = searching.estimate(asked.session.job, asked.session.manager, asked.fields)
+    with plugins_at_work():
+        result = searching.estimate(asked.session.job, asked.session.manager, asked.fields)
     document = json.loads(json_text(result, asked.session.manager))
     mine = _estimated(document)
     if mine is None:
@@ -142,7 +153,7 @@ def _verdict(mine: Costed, winner: Costed | None, run: EarlierRun) -> str:
     most = ""
     if largest is not None and largest[3]:
         most = f"; most of it is {largest[0][1]} ({largest[0][0]}), "
-        most += seconds_difference(largest[3])
+        most += difference(seconds(largest[3]), largest[3])
     return f"it is feasible but not the best by {ranked}: {pace}{most}"
 
 
@@ -150,8 +161,12 @@ def _rows(
     mine: Mapping[Part, float], winner: Mapping[Part, float]
 ) -> list[tuple[Part, float, float, float]]:
     """(part, winner, mine, difference), the largest difference first."""
-    keys = sorted({*mine, *winner})
-    rows = [(k, winner.get(k, 0), mine.get(k, 0), mine.get(k, 0) - winner.get(k, 0)) for k in keys]
+    rows = []
+    for key in sorted({*mine, *winner}):
+        before, after = winner.get(key, 0), mine.get(key, 0)
+        # Sums in another order differ in the last digits.
+        same = math.isclose(before, after, rel_tol=1e-9)
+        rows.append((key, before, after, 0 if same else after - before))
     return sorted(rows, key=lambda row: -abs(row[3]))
 
 
@@ -163,20 +178,19 @@ def _print(mine: Costed | None, winner: Costed | None) -> None:
     theirs = definition(against.strategy)
     for key, value in definition(mine.strategy).items():
         if spell(value) != spell(theirs.get(key)):
-            other = spell(theirs[key]) if key in theirs else ""
-            fields.append({"field": key, "winner": other, "this": spell(value)})
+            other = cell(key, theirs.get(key))
+            fields.append({"field": heading(key), "winner": other, "this": cell(key, value)})
     for key, text in costs(mine.strategy).items():
         fields.append({"field": key, "winner": costs(against.strategy)[key], "this": text})
     print_table("Strategies", fields)
-    _print_parts("Time", _rows(mine.time, against.time), show_seconds, seconds_difference)
-    _print_parts("Memory", _rows(mine.memory, against.memory), show_bytes, bytes_difference)
+    _print_parts("Time", _rows(mine.time, against.time), seconds)
+    _print_parts("Memory", _rows(mine.memory, against.memory), memory)
 
 
 def _print_parts(
     title: str,
     rows: Iterable[tuple[Part, float, float, float]],
-    text: Callable[[float], str],
-    difference: Callable[[float], str],
+    text: Callable[[float | None], str],
 ) -> None:
     shown = [
         {
@@ -184,7 +198,7 @@ def _print_parts(
             "owner": owner,
             "winner": text(before),
             "this": text(after),
-            "difference": difference(change),
+            "difference": difference(text(change), change),
         }
         for (owner, name), before, after, change in rows
         if before or after

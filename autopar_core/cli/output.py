@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,11 @@ _JSON = "json"
 _DRAWING = ("charts", "report")
 
 
+def plugins_at_work() -> AbstractContextManager[object]:
+    """Sends what plugins print to standard error: standard output is for the answer."""
+    return redirect_stdout(sys.stderr)
+
+
 def renderers_of(manager: PluginManager, *, charts: bool = True) -> list[Renderer]:
     """Every renderer, in the order of plugins."""
     many = [each for _, renderers in manager.collect("autopar_renderers") for each in renderers]
@@ -43,7 +49,8 @@ def json_text(result: SearchResult, manager: PluginManager) -> str:
     """
     for renderer in renderers_of(manager):
         if renderer.name == _JSON:
-            return bytes(renderer.render(result)[RESULT]).decode()
+            with plugins_at_work():
+                return bytes(renderer.render(result)[RESULT]).decode()
     raise PluginError(f"no active plugin writes {RESULT}; do not disable the one that does")
 
 
@@ -63,7 +70,9 @@ def show(
     if out is not None:
         from autopar_core.builtin.outputs import render_all
 
-        write_folder(out, render_all(result, renderers_of(manager, charts=charts)))
+        with plugins_at_work():
+            files = render_all(result, renderers_of(manager, charts=charts))
+        write_folder(out, files)
     if as_json:
         click.echo(json_text(result, manager), nl=False)
     else:
@@ -88,7 +97,9 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]], right: tuple[str,
 
     if not rows:
         return
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    if title:
+        click.secho(f"\n{title}", bold=True)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in rows[0]:
         numeric = heading in right
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric)

@@ -11,8 +11,7 @@ import click
 from autopar_core.cli.earlier import EarlierRun
 from autopar_core.cli.output import FEASIBLE, NOTHING_FITS, print_json, print_table
 from autopar_core.cli.session import json_option
-from autopar_core.cli.words import costs, spell, varying
-from autopar_core.units import show_bytes, show_seconds
+from autopar_core.cli.words import columns, costs, memory, row, seconds, spell
 
 
 @click.command()
@@ -33,7 +32,7 @@ def _print(run: EarlierRun) -> None:
     fallen = run.document.get("infeasible_summary", {})
     misses = [miss["strategy"] for miss in fallen.get("nearest_misses", ())]
     shown = strategies or misses
-    keys = varying(shown) if shown else []
+    keys = columns(shown)
     rows = [_row(number, each, keys) for number, each in enumerate(shown, 1)]
     print_table("Best strategies" if strategies else "Nearest misses", rows)
     for sentence in fallen.get("advice", ()):
@@ -58,7 +57,7 @@ def _print(run: EarlierRun) -> None:
 def _row(number: int, strategy: Mapping[str, Any], keys: list[str]) -> dict[str, str]:
     return {
         "#": str(strategy.get("place") or number),
-        **{key: spell(strategy.get(key)) for key in keys},
+        **row(strategy, keys),
         **costs(strategy),
         "verdict": strategy.get("filter_reason") or strategy.get("memory_verdict", ""),
     }
@@ -66,8 +65,8 @@ def _row(number: int, strategy: Mapping[str, Any], keys: list[str]) -> dict[str,
 
 def _print_parts(run: EarlierRun, place: int) -> None:
     for title, key, text in (
-        ("Memory of the best by owner", "memory_breakdown", show_bytes),
-        ("Step time of the best by owner", "performance_breakdown", show_seconds),
+        ("Memory of the best by owner", "memory_breakdown", memory),
+        ("Step time of the best by owner", "performance_breakdown", seconds),
     ):
         owners = run.part(key, place).get("by_owner", {})
         rows = [{"owner": owner, "amount": text(value)} for owner, value in owners.items()]

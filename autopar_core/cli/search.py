@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from autopar_core.cli.folder import check_target
-from autopar_core.cli.output import Bar, show
+from autopar_core.cli.output import Bar, plugins_at_work, show
 from autopar_core.cli.session import (
     Request,
     job_options,
@@ -30,7 +30,7 @@ from autopar_core.cli.session import (
     "--from", "earlier", type=click.Path(path_type=Path), metavar="DIR",
     help="Start from the inputs of an earlier run.",
 )  # fmt: skip
-@click.option("--no-charts", is_flag=True, help="Write neither charts nor the report, which shows them.")
+@click.option("--no-charts", is_flag=True, help="Leave out charts and the report.")
 @click.option(
     "--workers", type=click.IntRange(min=0), default=0, metavar="N",
     help="Processes; 0 lets autopar decide. The answer does not depend on it.",
@@ -62,6 +62,6 @@ def search(
     )
     from autopar_core.search import run
 
-    with Bar() as bar:
+    with Bar() as bar, plugins_at_work():
         result = run.search(session.job, session.manager, workers=workers, progress=bar)
     return show(result, session.manager, out=out, charts=not no_charts, as_json=as_json)

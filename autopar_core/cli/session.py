@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from attrs import evolve, field, frozen
 
-from autopar_core.cli.earlier import EarlierRun
+from autopar_core.cli.earlier import RESULT, EarlierRun
 from autopar_core.config.load import load_job
 from autopar_core.config.overrides import (
     Overrides,
@@ -136,25 +136,29 @@ def open_session(request: Request) -> Session:
         InputError: When the input is wrong.
         PluginError: When plugins are in conflict, or a named one cannot be used.
     """
-    path, tables, sources = _input(request)
+    path, tables, sources, used = _input(request)
     origins = Origins(path.name)
     changed = apply(dict(tables), request.overrides, origins)
     disable, only = plugin_selection(changed, origins)
     manager = load_plugins(disable, only, request.plugin_files)
     refuse_unusable(manager)
     job = load_job(path, tables, request.overrides, manager, sources)
-    return Session(manager=manager, job=job)
+    gone = [name for name in used if name not in {record.name for record in manager.records}]
+    notes = [f"the earlier run also used the plugin '{name}', which is not here" for name in gone]
+    return Session(manager=manager, job=evolve(job, notes=(*job.notes, *notes)))
 
 
-def _input(request: Request) -> tuple[Path, Mapping[str, Any], Mapping[str, str]]:
-    """(file, tables, sources of an earlier run)."""
+def _input(
+    request: Request,
+) -> tuple[Path, Mapping[str, Any], Mapping[str, str], tuple[str, ...]]:
+    """(file, its tables, sources and active plugins of the earlier run that it belongs to)."""
     if (request.file is None) == (request.earlier is None):
         raise InputError("", "give an input file or --from DIR, one of them")
     if request.earlier is not None:
         run = EarlierRun.read(request.earlier, "--from")
-        return run.folder / "result.json", run.raw, run.sources
+        return run.folder / RESULT, run.raw, run.sources, run.active_plugins
     assert request.file is not None
-    return request.file, read_toml(request.file), {}
+    return request.file, read_toml(request.file), {}, ()
 
 
 def refuse_unusable(manager: PluginManager) -> None:

@@ -1,12 +1,15 @@
-"""Values of a result.json for people."""
+"""Strategies of a result.json as people read them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
-from autopar_core.units import show_bytes, show_seconds
+from autopar_core.builtin import words
+from autopar_core.config.search_section import PARTITION, RECOMPUTE
+from autopar_core.plugins.fields import BATCH_FIELDS, standard
 
 
 # Entries of a strategy in result.json that are its cost or verdict, not its definition.
@@ -16,6 +19,7 @@ NOT_FIELDS = frozenset((
     "performance_high", "mfu", "tokens_per_second_per_device", "feasible", "filter_reason",
     "tie_with_best", "warnings",
 ))  # fmt: skip
+_LONG = 24
 
 
 def definition(strategy: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,40 +33,73 @@ def identity(strategy: Mapping[str, Any]) -> str:
 
 
 def spell(value: Any) -> str:
-    """A value as the input file spells it."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+    """A value as the input file spells it; nothing for None."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def varying(strategies: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Keys whose values differ among strategies, and those that are more than 1 in all."""
+def cell(key: str, value: Any) -> str:
+    """A value of a strategy, short enough for a table."""
+    if value is None:
+        return ""
+    if key == PARTITION:
+        text = words.stages(value)
+    elif key == RECOMPUTE:
+        text = words.recompute(value)
+    else:
+        text = spell(value)
+    return text if len(text) <= _LONG else f"{text[: _LONG - 3]}..."
+
+
+@cache
+def _headings() -> Mapping[str, str]:
+    table = standard()
+    degrees = [dimension.degree for dimension in table.dimensions.values()]
+    short = {f.name: f.short for f in (*degrees, *BATCH_FIELDS, *table.fields.values())}
+    return {**short, PARTITION: "layers", RECOMPUTE: "recomputed"}
+
+
+def heading(key: str) -> str:
+    """A field's short form where the standard table has one."""
+    return _headings().get(key, key)
+
+
+def columns(strategies: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Keys that a table needs: values that differ, and degrees above one."""
     every = [definition(each) for each in strategies]
-    keys = list(dict.fromkeys(key for each in every for key in each))
-    return [key for key in keys if len({spell(each.get(key)) for each in every}) > 1 or (
-        every[0].get(key) not in (0, 1, False, "none", None)
-    )]  # fmt: skip
+    degrees = {dimension.degree.name for dimension in standard().dimensions.values()}
+    found = []
+    for key in dict.fromkeys(key for each in every for key in each):
+        values = {spell(each.get(key)) for each in every}
+        if len(values) > 1 or (key in degrees and values != {"1"}):
+            found.append(key)
+    return found
+
+
+def row(strategy: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
+    """Cells of a strategy by heading."""
+    return {heading(key): cell(key, strategy.get(key)) for key in keys}
+
+
+def seconds(value: float | None) -> str:
+    """A time; nothing where it is unknown."""
+    return "" if value is None else words.seconds(value)
+
+
+def memory(value: float | None) -> str:
+    """Bytes; nothing where they are unknown."""
+    return "" if value is None else words.gib(value)
 
 
 def costs(strategy: Mapping[str, Any]) -> dict[str, str]:
-    """Step time and memory of a strategy; empty texts where they are unknown."""
-    seconds, memory = strategy.get("performance_cost"), strategy.get("memory_cost")
+    """Step time and memory of a strategy."""
     return {
-        "step time": show_seconds(seconds) if seconds is not None else "",
-        "memory": show_bytes(memory) if memory is not None else "",
+        "step time": seconds(strategy.get("performance_cost")),
+        "memory": memory(strategy.get("memory_cost")),
     }
 
 
-def signed(text: str, value: float) -> str:
+def difference(text: str, value: float) -> str:
     """A difference with its sign."""
     return f"+{text}" if value > 0 else text
-
-
-def bytes_difference(value: float) -> str:
-    """A difference of bytes."""
-    return signed(show_bytes(value), value)
-
-
-def seconds_difference(value: float) -> str:
-    """A difference of seconds."""
-    return signed(("-" if value < 0 else "") + show_seconds(abs(value)), value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from autopar_core.domain.arrays import Array, Bools, Floats, Ints
 from autopar_core.hooks.schedule import Moments, ScheduleKey
@@ -42,6 +42,7 @@ class Situation:
     others: Floats
     starts: Ints
     place: Mapping[str, Bools]
+    _shown: dict[tuple[str, str], Floats] = field(factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
@@ -75,6 +76,11 @@ class Situation:
 
     def shows(self, when: str, on: str) -> Floats:
         """(M, chunks) 0 or 1: chunks of the rank whose static terms count at each moment."""
+        if (when, on) not in self._shown:
+            self._shown[when, on] = self._chunks_that_show(when, on)
+        return self._shown[when, on]
+
+    def _chunks_that_show(self, when: str, on: str) -> Floats:
         if when in self.states:
             flags = self.states[when]
         else:

@@ -65,7 +65,10 @@ def cluster_section(
         values,
         lambda path: origins.where("cluster", *(domain if key == _DOMAIN else key for key in path)),
     )
-    sources = {f"cluster.{key}": origins.source("cluster", key) for key in section}
+    full = {key: _DOMAIN if key == domain else key for key in section}
+    sources = {
+        f"cluster.{full[key]}": origins.source("cluster", key, name=full[key]) for key in full
+    }
     for key, given in ((_DOMAIN, domain in section), ("memory_limit", "memory_limit" in section)):
         if not given:
             sources[f"cluster.{key}"] = f"system {system.name}"
@@ -165,7 +168,9 @@ def _written(section: Table, origins: Origins, folder: Path, profiles: Profiles)
 def _inline(section: Table, key: str, origins: Origins, profiles: Profiles) -> _Written:
     where = origins.where("cluster", key)
     own = {"name": "inline", **as_table(section[key], where)}
-    table = profiles.grown(own, where, label=lambda _: origins.source("cluster", key))
+    table = profiles.grown(
+        own, where, label=lambda at: origins.source("cluster", key, *at.split("."))
+    )
     return _Written(table, lambda at: origins.where("cluster", key, *at), deep_copy(section))
 
 

@@ -71,6 +71,9 @@ class Composer(Protocol):
     def keys(self, batch: StrategyBatch) -> tuple[Ints, tuple[ScheduleKey, ...]]:
         """((N,) index of each row's key, the keys)."""
 
+    def moment_key(self, key: ScheduleKey) -> ScheduleKey:
+        """The key with the fewest micro-batches that has the same memory situations."""
+
     def moments(self, key: ScheduleKey) -> Moments:
         """Memory situations; at least the ones at which some rank may peak."""
 

@@ -52,6 +52,10 @@ class SingleStage:
         keys = tuple(ScheduleKey("none", 1, 1, int(m)) for m in values)
         return index.reshape(-1).astype(np.int64), keys
 
+    def moment_key(self, key: ScheduleKey) -> ScheduleKey:
+        """The second micro-batch is like every later one."""
+        return ScheduleKey(key.schedule, 1, 1, min(key.micro_batches, 2))
+
     def moments(self, key: ScheduleKey) -> Moments:
         """Forward of a later micro-batch, first backward, later backward."""
         several = key.micro_batches > 1

@@ -54,7 +54,7 @@ class Describer:
         problem = self.estimator.problem(key, memory, time)
         plans = self.estimator.plans(int(one["partition_plan"][0]), int(one["recompute_plan"][0]))
         solution = solve(problem, self.contexts.composer, *plans)
-        times = self.estimator.stage_times(problem, solution, exact=True)
+        times = self.estimator.stage_times(key, time, solution.layout, exact=True)
         cost = self._memory(terms, problem, solution.layout)
         return Detail(
             place=place, row=row, strategy=self._strategy(one, key, solution.layout),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
+from autopar_core.compose.memory_peak import Layout
 from autopar_core.compose.memory_table import MemoryTable
 from autopar_core.compose.situation import Situation
 from autopar_core.compose.time_table import TimeTable, tail_seconds
@@ -87,6 +88,7 @@ class Estimator:
 
     def situation(self, key: ScheduleKey, table: MemoryTable) -> Situation:
         """Moments of a key that matter for the terms at hand; computed once."""
+        key = self.contexts.composer.moment_key(key)
         mark = (key, table.whens, table.forward_end)
         found = self._situations.get(mark)
         if found is None:
@@ -110,10 +112,11 @@ class Estimator:
         space = self.contexts.job.space
         return space.partitions[partition], space.recomputes[recompute]
 
-    def stage_times(self, problem: Problem, solution: Solution, exact: bool) -> StageTimes:
+    def stage_times(
+        self, key: ScheduleKey, time: TimeTable, layout: Layout, exact: bool
+    ) -> StageTimes:
         """Times of every stage and the end of every rank, bounded or replayed."""
-        time, key, composer = problem.time, problem.situation.key, self.contexts.composer
-        layout = solution.layout
+        composer = self.contexts.composer
         plain = layout.layers - layout.selective - layout.full
         forward = layout.layers * time.forward[:, None]
         backward = plain * time.backward[:, 0, None]
@@ -160,21 +163,29 @@ class Estimator:
         memory = MemoryTable.build(terms.memory, len(batch))
         time = TimeTable.build(terms.time, len(batch))
         index, keys = self.contexts.composer.keys(batch)
-        plans = batch["partition_plan"] * (1 << 20) + batch["recompute_plan"]
+        alike: dict[ScheduleKey, list[int]] = {}
         for number, key in enumerate(keys):
-            group = usable[index[usable] == number]
+            alike.setdefault(self.contexts.composer.moment_key(key), []).append(number)
+        plans = batch["partition_plan"] * (1 << 20) + batch["recompute_plan"]
+        for numbers in alike.values():
+            group = usable[np.isin(index[usable], numbers)]
             for plan in np.unique(plans[group]):
                 rows = group[plans[group] == plan]
-                problem = self.problem(key, memory.take(rows), time.take(rows))
+                problem = self.problem(keys[numbers[0]], memory.take(rows), time.take(rows))
                 partition, recompute = self.plans(int(plan) >> 20, int(plan) % (1 << 20))
                 solution = solve(problem, self.contexts.composer, partition, recompute)
-                self._record(problem, solution, rows, result, exact, partition, key)
+                self._record_memory(problem, solution, rows, result, partition)
+                for number in numbers:
+                    at = np.nonzero(index[rows] == number)[0]
+                    if len(at):
+                        layout = solution.layout.take(at)
+                        times = self.stage_times(keys[number], problem.time.take(at), layout, exact)
+                        result.seconds[rows[at]] = times.step
+                result.seconds[rows[~solution.possible]] = np.nan
 
-    def _record(
-        self, problem: Problem, solution: Solution, rows: Ints, result: Estimates, exact: bool,
-        partition: Plan, key: ScheduleKey,
-    ) -> None:  # fmt: skip
-        times = self.stage_times(problem, solution, exact)
+    def _record_memory(
+        self, problem: Problem, solution: Solution, rows: Ints, result: Estimates, partition: Plan
+    ) -> None:
         worst = solution.peaks.argmax(axis=1)
         allocated = solution.peaks.max(axis=1)
         ok = solution.possible
@@ -182,17 +193,18 @@ class Estimator:
         result.worst[done] = worst[ok]
         result.allocated[done] = allocated[ok].astype(np.int64)
         result.memory[done] = (allocated + problem.memory.reserve)[ok].astype(np.int64)
-        result.seconds[done] = times.step[ok]
-        if not ok.all():
-            result.possible[rows[~ok]] = False
-            sentence = (
-                f"the partition or recompute asked for ({partition.text}) does not fit "
-                f"{problem.layers} layers on {key.ranks} x {key.chunks} stages"
-            )
-            everyone = np.zeros(len(result.memory), bool)
-            everyone[rows[~ok]] = True
-            objection = Objection(NO_PARTITION, self.contexts.composer.owner, everyone, sentence)
-            result.objections.append((rows[~ok], objection))
+        if ok.all():
+            return
+        key = problem.situation.key
+        result.possible[rows[~ok]] = False
+        sentence = (
+            f"the partition or recompute asked for ({partition.text}) does not fit "
+            f"{problem.layers} layers on {key.ranks} x {key.chunks} stages"
+        )
+        everyone = np.zeros(len(result.memory), bool)
+        everyone[rows[~ok]] = True
+        objection = Objection(NO_PARTITION, self.contexts.composer.owner, everyone, sentence)
+        result.objections.append((rows[~ok], objection))
 
 
 def blocks(blocking: bool, key: ScheduleKey) -> bool:

@@ -17,6 +17,8 @@ from autopar_core.domain.arrays import Array, Bools, Floats, Ints
 
 # Rows replayed in one call: enough for array speed, few enough not to replay much too much.
 BATCH = 128
+# Rows replayed beyond the ones that are surely needed, per look at the best.
+STEP = 8
 Replay = Callable[[Ints], Floats]
 Key = Callable[[Floats, Ints], Floats]
 
@@ -63,7 +65,7 @@ class ExactTimes:
             known = self.order(value)
             if len(known) >= count and value[known[count - 1]] < low[waiting[position]]:
                 break
-            take = waiting[position : position + max(BATCH // 4, count)]
+            take = waiting[position : position + (STEP if position else count)]
             self.know(take)
             position += len(take)
         value = key(np.where(np.isnan(self.exact), self.bound, self.exact), self.memory)
@@ -101,7 +103,7 @@ class ExactTimes:
                 position += 1
             if position == len(waiting) or self.bound[waiting[position]] > best:
                 break
-            self.know(waiting[position : position + 8])
+            self.know(waiting[position : position + STEP])
         known = rows[~np.isnan(self.exact[rows])]
         return int(known[np.lexsort((known, self.memory[known], self.exact[known]))[0]])
 

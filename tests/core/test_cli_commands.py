@@ -60,6 +60,7 @@ class Search:
         self.jobs: list[Job] = []
         self.fields: Mapping[str, Any] = {}
         self.feasible = True
+        self.chatter = ""
         self.error: Exception | None = None
 
     def search(self, job: Job, manager: Any, **options: Any) -> SearchResult:
@@ -67,6 +68,8 @@ class Search:
         if self.error:
             raise self.error
         options["progress"](1, 2)
+        if self.chatter:
+            sys.stdout.write(self.chatter)
         result: SearchResult = make_result(60, feasible=self.feasible)
         return evolve(result, job=job)
 
@@ -137,6 +140,16 @@ def test_json_is_the_content_of_the_file_and_nothing_else(
     assert not {"charts", "report.html"} & names
 
 
+def test_what_plugins_print_stays_out_of_the_answer(
+    stub: Search, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.chatter = "look at me"
+    assert main(["search", "run.toml", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "look at me" in err
+    assert json.loads(out)["schema_version"]
+
+
 def test_nothing_fits_is_exit_one(
     stub: Search, run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,9 +179,43 @@ def test_an_earlier_run_starts_again_with_changes(
     assert "training.seq_len" in capsys.readouterr().out
 
 
-def test_the_same_input_gives_the_same_bytes_from_an_earlier_run(
-    stub: Search, run_file: Path
+def test_a_plugin_of_the_earlier_run_is_missed(
+    stub: Search, run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("extra.py").write_text(
+        "from autopar_core.api import API_VERSION, PluginInfo, hookimpl\n"
+        "@hookimpl\n"
+        "def autopar_plugin_info():\n"
+        "    return PluginInfo(api=API_VERSION, summary='Extra.')\n"
+    )
+    main(["search", "run.toml", "--plugin", "extra.py", "--out", "one", "--no-charts"])
+    document = json.loads(Path("one/result.json").read_text())
+    document["plugins"] = [{"name": "extra", "status": "active"}]
+    Path("one/result.json").write_text(json.dumps(document))
+    main(["search", "--from", "one", "--json"])
+    main(["search", "--from", "one", "--json", "--plugin", "extra.py"])
+    missed = "the earlier run also used the plugin 'extra', which is not here"
+    assert [missed in job.notes for job in stub.jobs] == [False, True, False]
+
+
+OVERRIDES = """
+devices_per_node = 4
+[cluster.override.gemm]
+efficiency = 0.5
+[framework.override.core]
+workspace_bytes = 5
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "overrides", "file"])
+def test_the_same_input_gives_the_same_bytes_from_an_earlier_run(
+    kind: str, stub: Search, run_file: Path
+) -> None:
+    if kind == "overrides":
+        run_file.write_text(INPUT.replace("[search]", f"{OVERRIDES}[search]"))
+    if kind == "file":
+        Path("ours.toml").write_text('base = "h100-sxm-80gb"\nmemory_bytes = 85899345920\n')
+        run_file.write_text(INPUT.replace("h100-sxm-80gb", "ours.toml"))
     main(["search", "run.toml", "--out", "one", "--no-charts"])
     main(["search", "--from", "one", "--out", "two", "--no-charts"])
     for path in Path("one").iterdir():
@@ -238,14 +285,19 @@ def test_a_run_is_replaced_but_nothing_else_is(
 
 
 def test_a_failure_leaves_no_half_folder(
-    stub: Search, run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stub: Search,
+    run_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def full(self: Path, content: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
     assert main(["search", "run.toml", "--no-charts", "--out", "out"]) == 2
-    assert capsys.readouterr().err == "error: --out out: cannot be written: No space left on device\n"
+    assert (
+        capsys.readouterr().err == "error: --out out: cannot be written: No space left on device\n"
+    )
     assert [path.name for path in Path().iterdir()] == ["run.toml"]
 
 
@@ -263,8 +315,8 @@ def test_a_failure_leaves_no_half_folder(
         (["search", "run.toml", "--set", "training"],
          "--set: 'training' is no assignment; write KEY=VALUE"),
         (["search", "run.toml", "--set", "model.experts=8"],
-         "--set: model.experts = 8: mixture-of-experts is not supported; autopar plans dense models "
-         "only"),
+         "--set: model.experts = 8: mixture-of-experts is not supported; autopar plans dense "
+         "models only"),
         (["search", "run.toml", "--set", "model.source=llama-3-71b"],
          "--set: model.source: 'llama-3-71b' is neither a file nor a known preset; "
          "did you mean llama-3-70b?"),
@@ -313,9 +365,7 @@ def test_a_mistake_is_one_sentence_and_exit_two(
     assert said == expected
 
 
-def test_unknown_plugins(
-    stub: Search, run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_plugins(stub: Search, run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--disable", "--only"):
         said = fails(capsys, "search", "run.toml", option, "builtinn")
         assert "'builtinn'" in said
@@ -376,10 +426,13 @@ class Kit:
 
     @hookimpl
     def autopar_readers(self) -> list[Reader]:
-        table = {
+        table: dict[str, Any] = {
             "num_layers": 2, "hidden": 64, "ffn_hidden": 128, "heads": 8, "kv_heads": 2, "vocab": 9,
         }  # fmt: skip
-        read = {"model": table, "sources": {"model.hidden": "hidden_size"}}
+        read: dict[str, dict[str, Any]] = {
+            "model": table,
+            "sources": {"model.hidden": "hidden_size"},
+        }
         return [Reader("kit", "Kit.", lambda path, text: True, lambda path, text: read)]
 
 

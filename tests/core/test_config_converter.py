@@ -42,9 +42,7 @@ def sentence(cls: type, table: object, where: str = "run.toml: training") -> str
 
 
 def test_a_good_table_is_built() -> None:
-    assert structure(TrainingConfig, GOOD, "x") == TrainingConfig(
-        global_batch_size=8, seq_len=4096
-    )
+    assert structure(TrainingConfig, GOOD, "x") == TrainingConfig(global_batch_size=8, seq_len=4096)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,7 @@ from autopar_core.domain.training import Range
 from autopar_core.plugins.manager import PluginManager
 
 
-KEYS = Keys.of(
-    PluginManager.load(extra=[("builtin", autopar_core.builtin)], entry_points=False)
-)
+KEYS = Keys.of(PluginManager.load(extra=[("builtin", autopar_core.builtin)], entry_points=False))
 LAYERS = 80
 
 

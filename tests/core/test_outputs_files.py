@@ -255,6 +255,10 @@ def test_series_are_the_tables(result: SearchResult) -> None:
     assert len(drawn["distribution"]["rows"]) <= series.SCATTER_ROWS
 
 
+def renderer_of(name: str) -> Renderer:
+    return Renderer("out", "", lambda _: {name: b""})
+
+
 def test_renderers_may_not_clash(factory: ModuleType) -> None:
     result = factory.make_result(60)
     one = Renderer("one", "", lambda _: {"a.txt": b"1"})
@@ -262,7 +266,7 @@ def test_renderers_may_not_clash(factory: ModuleType) -> None:
         render_all(result, [one, Renderer("two", "", lambda _: {"a.txt": b"2"})])
     for name in ("/a", "../a", "a\\b", "", "a//b"):
         with pytest.raises(PluginError, match="relative"):
-            render_all(result, [Renderer("out", "", lambda _, name=name: {name: b""})])
+            render_all(result, [renderer_of(name)])
 
 
 class Asked:

@@ -8,10 +8,12 @@ import re
 import sys
 from collections.abc import Mapping
 from html.parser import HTMLParser
+from math import nan
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import attrs
 import pytest
 from rich.console import Console
 
@@ -87,6 +89,25 @@ def test_an_empty_answer_says_so(factory: ModuleType) -> None:
     assert chart_data(result)[1].series["labels"]
 
 
+def test_a_miss_without_an_estimate_is_shown(factory: ModuleType) -> None:
+    result = factory.make_result(60, feasible=False)
+    miss = result.misses[0]
+    unknown = attrs.evolve(
+        miss,
+        performance=attrs.evolve(
+            miss.performance, seconds=nan, low_seconds=nan, high_seconds=nan, mfu=nan,
+            tokens_per_second_per_device=nan, parts=(),
+        ),
+        memory=attrs.evolve(miss.memory, stages=(), reserves=()),
+        stages=(),
+    )  # fmt: skip
+    for misses in ((unknown,), (miss, unknown)):
+        changed = attrs.evolve(result, misses=misses)
+        files = render_all(changed, autopar_renderers())
+        assert b"NaN" not in files["result.json"]
+        assert "nan" not in printed(changed, 120)
+
+
 def test_charts_do_not_touch_the_settings(factory: ModuleType) -> None:
     import matplotlib as mpl
 
@@ -138,8 +159,6 @@ def test_report_stands_alone(files: dict[str, bytes]) -> None:
 
 
 def test_report_escapes_what_people_write(factory: ModuleType) -> None:
-    import attrs
-
     result = factory.make_result(60)
     job = attrs.evolve(result.job, notes=("<script>alert(1)</script>",))
     page = render_all(attrs.evolve(result, job=job), autopar_renderers())["report.html"].decode()
@@ -171,8 +190,6 @@ def test_terminal_shows_a_diagnosis(result: SearchResult) -> None:
 
 
 def test_terminal_shows_brackets_as_they_are(factory: ModuleType) -> None:
-    import attrs
-
     result = factory.make_result(60)
     job = attrs.evolve(result.job, notes=("see [bold]plugins.x[/bold]",))
     assert "[bold]plugins.x[/bold]" in printed(attrs.evolve(result, job=job), 120)

@@ -38,6 +38,22 @@ class PipelineComposer:
         keys = tuple(ScheduleKey(names[s], int(p), int(v), int(m)) for s, p, v, m in values)
         return index.reshape(-1).astype(np.int64), keys
 
+    def moment_key(self, key: ScheduleKey) -> ScheduleKey:
+        """Fewest micro-batches with the same situations.
+
+        Plain 1F1B is full with as many micro-batches as ranks, and one more shows a backward after
+        another with the pipeline full. Interleaved orders repeat every group of ranks (``moments``
+        caps them likewise). GPipe holds all micro-batches.
+        """
+        m, ranks = key.micro_batches, key.ranks
+        if key.ranks == 1:
+            m = min(m, 2)
+        elif key.schedule == "1f1b":
+            m = min(m, ranks + 2)
+        elif key.schedule == "interleaved" and m % ranks == 0:
+            m = min(m, 4 * ranks)
+        return ScheduleKey(key.schedule, ranks, key.chunks, m)
+
     def moments(self, key: ScheduleKey) -> Moments:
         """Memory situations of every rank."""
         return moments.moments(_name(key), key.ranks, key.chunks, key.micro_batches)

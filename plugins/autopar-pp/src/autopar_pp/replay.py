@@ -87,7 +87,7 @@ class Program:
         return table
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def program(schedule: str, p: int, v: int, m: int, group: int) -> Program:
     """Lays out `autopar_pp.orders.grouped_order` in waves.
 
