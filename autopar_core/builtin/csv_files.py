@@ -6,7 +6,7 @@ by C code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,11 +62,32 @@ def _rejected_rows(result: SearchResult) -> Iterator[str]:
 
 
 def _rejected_branches(result: SearchResult, fields: Sequence[str]) -> Iterator[str]:
-    for cut in result.cuts:
-        decided = ",".join(_cell(cut.fields.get(name)) for name in fields)
-        before = f"{BRANCH},{cut.stands_for},{quoted(str(cut.level))}"
-        for code, owner, sentence in cut.reasons:
-            yield f"{before},{quoted(code)},{quoted(owner)},{decided},{quoted(sentence)}"
+    """Rule by rule within a level; cells of undecided fields are empty."""
+    for group in result.cuts.groups:
+        for rule in group.rules:
+            before = f"{quoted(group.level)},{quoted(rule.code)},{quoted(rule.owner)}"
+            every = np.flatnonzero(rule.rows)
+            for start in range(0, len(every), CHUNK):
+                rows = every[start : start + CHUNK]
+                columns = [
+                    _spelled(group.batch[name][rows], _speller(result, name))
+                    if name in group.decided
+                    else [""] * len(rows)
+                    for name in fields
+                ]
+                weights = group.stands_for[rows].tolist()
+                cells = map(",".join, zip(*columns, strict=True))
+                said = map(quoted, rule.say_rows(group.batch, rows))
+                lines = zip(weights, cells, said, strict=True)
+                yield "\n".join(f"{BRANCH},{w},{before},{c},{text}" for w, c, text in lines)
+
+
+def _speller(result: SearchResult, name: str) -> Callable[[int], str]:
+    if name in PLANS:
+        texts = plan_texts(result)[PLANS.index(name)]
+        return lambda code: quoted(texts[code])
+    field = result.fields[name]
+    return lambda code: _cell(field.decode(code))
 
 
 def _field_columns(result: SearchResult, rows: Ints) -> Iterator[list[str]]:

@@ -24,7 +24,7 @@ def advice(result: SearchResult) -> list[str]:
 
 
 def _advice(result: SearchResult) -> Iterator[str]:
-    if not len(result.batch) and not result.cuts:
+    if not len(result.batch) and not len(result.cuts):
         names = [dimension.degree.name for dimension in result.dimensions]
         yield (
             f"No feasible strategy: no product of wanted degrees ({', '.join(names) or 'none'})"
@@ -34,7 +34,7 @@ def _advice(result: SearchResult) -> Iterator[str]:
         return
     yield (
         f"No feasible strategy: {words.count(len(result.batch))} candidates were judged,"
-        f" {words.count(sum(cut.stands_for for cut in result.cuts))} fell before that."
+        f" {words.count(result.cuts.stands_for)} fell before that."
     )
     over = sorted(
         (detail for detail in result.misses if excess_bytes(detail)),

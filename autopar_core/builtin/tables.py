@@ -143,7 +143,7 @@ def asked(result: SearchResult) -> list[tuple[str, str]]:
 
 def cut_totals(result: SearchResult) -> tuple[int, int]:
     """(branches cut, candidates they stand for)."""
-    return len(result.cuts), sum(cut.stands_for for cut in result.cuts)
+    return len(result.cuts), result.cuts.stands_for
 
 
 def reasons(result: SearchResult) -> list[Reason]:
@@ -154,12 +154,14 @@ def reasons(result: SearchResult) -> list[Reason]:
             one = found.setdefault((entry.code, entry.owner), [0, 0, 0, ""])
             one[0] += len(entry.rows)
             one[3] = one[3] or entry.say(0)
-    for cut in result.cuts:
-        for code, owner, sentence in cut.reasons:
-            one = found.setdefault((code, owner), [0, 0, 0, ""])
-            one[1] += 1
-            one[2] += cut.stands_for
-            one[3] = one[3] or sentence
+    for group in result.cuts.groups:
+        for rule in group.rules:
+            rows = np.flatnonzero(rule.rows)
+            if len(rows):
+                one = found.setdefault((rule.code, rule.owner), [0, 0, 0, ""])
+                one[1] += len(rows)
+                one[2] += int(group.stands_for[rows].sum())
+                one[3] = one[3] or rule.say(group.batch, int(rows[0]))
     made = [
         Reason(code=c, owner=o, rows=n[0], branches=n[1], stands_for=n[2], example=n[3])
         for (c, o), n in found.items()
@@ -175,8 +177,13 @@ def distinct_sentences(result: SearchResult, code: str) -> list[str]:
             size = len(entry.rows)
             picked = np.linspace(0, size - 1, min(size, SAMPLED_SENTENCES)).astype(int)
             found.update(dict.fromkeys(entry.say(int(k)) for k in picked))
-    for cut in result.cuts:
-        found.update(dict.fromkeys(text for its_code, _, text in cut.reasons if its_code == code))
+    for group in result.cuts.groups:
+        for rule in group.rules:
+            if rule.code == code:
+                rows = np.flatnonzero(rule.rows)
+                picked = np.linspace(0, len(rows) - 1, min(len(rows), SAMPLED_SENTENCES))
+                said = rule.say_rows(group.batch, rows[picked.astype(int)])
+                found.update(dict.fromkeys(said))
     return list(found)
 
 

@@ -12,7 +12,7 @@ from autopar_core.domain.cost import MemoryCost, PerformanceCost, StageSummary
 from autopar_core.domain.fields import Dimension, Field
 from autopar_core.domain.job import Job
 from autopar_core.domain.strategy import Strategy, StrategyBatch
-from autopar_core.domain.verdict import Cut, Verdicts
+from autopar_core.domain.verdict import Cuts, Verdicts
 
 
 @frozen(kw_only=True)
@@ -83,7 +83,7 @@ class SearchResult:
         allocated_bytes: Largest stage without reserves, -1 where not estimated.
         seconds: performance_cost; a lower bound where not ``exact``; NaN where not estimated.
         exact: Whether ``seconds`` is the exact replay.
-        broken: (row, code, owner, sentence) of every broken rule of generated rows, made lazily.
+        sentences: Reasons of generated rows: objects with ``code``, ``owner``, ``rows`` and ``say(k)``.
         cuts: Branches that fell during generation.
         ranking: Rows in rank order (feasible and exact), at least top-k of them.
         top: Details of the top-k.
@@ -106,7 +106,7 @@ class SearchResult:
     seconds: Floats
     exact: Bools
     sentences: tuple[Any, ...]
-    cuts: tuple[Cut, ...]
+    cuts: Cuts
     ranking: Ints
     top: tuple[Detail, ...]
     misses: tuple[Detail, ...]

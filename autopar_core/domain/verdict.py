@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from string import Formatter
 from typing import Any
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from autopar_core.domain.arrays import Bools, Ints
 from autopar_core.domain.strategy import StrategyBatch
@@ -40,16 +41,38 @@ class Broken:
 
     def say(self, batch: StrategyBatch, row: int) -> str:
         """The sentence for one row."""
-        values: dict[str, Any] = {n: f.decode(int(batch[n][row])) for n, f in batch.fields.items()}
-        for name, value in self.numbers.items():
-            one = np.asarray(value)
-            values[name] = one[row].item() if one.ndim else one.item()
-        return self.sentence.format(**values)
+        return self.say_rows(batch, np.array([row]))[0]
+
+    def say_rows(self, batch: StrategyBatch, rows: Ints) -> list[str]:
+        """The sentences for some rows; only what the template names is spelled."""
+        names = [part[1] for part in Formatter().parse(self.sentence) if part[1]]
+        columns = [self._spelled(name, batch, rows) for name in names]
+        if not columns:
+            return [self.sentence.format()] * len(rows)
+        return [
+            self.sentence.format(**dict(zip(names, values, strict=True)))
+            for values in zip(*columns, strict=True)
+        ]
+
+    def _spelled(self, name: str, batch: StrategyBatch, rows: Ints) -> list[Any]:
+        if name in self.numbers:
+            value = np.asarray(self.numbers[name])
+            return value[rows].tolist() if value.ndim else [value.item()] * len(rows)
+        field = batch.fields[name]
+        return [field.decode(code) for code in batch[name][rows].tolist()]
+
+    def take(self, rows: Ints) -> Broken:
+        """The rule for some of its rows."""
+        numbers = {
+            name: np.asarray(value)[rows] if np.ndim(value) else value
+            for name, value in self.numbers.items()
+        }
+        return evolve(self, rows=self.rows[rows], numbers=numbers)
 
 
 @frozen(kw_only=True)
 class Cut:
-    """A branch or a row that fell, with every rule it broke.
+    """A branch that fell, with every rule it broke.
 
     Attributes:
         level: Name of the level at which it fell.
@@ -62,6 +85,59 @@ class Cut:
     fields: Mapping[str, Any]
     stands_for: int
     reasons: tuple[tuple[str, str, str], ...]
+
+
+@frozen(eq=False, kw_only=True)
+class CutGroup:
+    """Branches that fell at one level, as columns.
+
+    Attributes:
+        level: Name of the level.
+        batch: The branches; fields of later levels are neutral.
+        decided: Names of the fields decided so far.
+        stands_for: (B,) candidates that each branch would have grown to.
+        rules: Broken rules, their rows within ``batch``.
+    """
+
+    level: str
+    batch: StrategyBatch
+    decided: tuple[str, ...]
+    stands_for: Ints
+    rules: tuple[Broken, ...]
+
+    def __iter__(self) -> Iterator[Cut]:
+        spelled = [rule.say_rows(self.batch, np.arange(len(self.batch))) for rule in self.rules]
+        for row in range(len(self.batch)):
+            reasons = tuple(
+                (rule.code, rule.owner, said[row])
+                for rule, said in zip(self.rules, spelled, strict=True)
+                if rule.rows[row]
+            )
+            fields = {
+                name: self.batch.fields[name].decode(int(self.batch[name][row]))
+                for name in self.decided
+            }
+            yield Cut(level=self.level, fields=fields, stands_for=int(self.stands_for[row]),
+                      reasons=reasons)  # fmt: skip
+
+
+@frozen(eq=False)
+class Cuts:
+    """All branches that fell before any estimate, level by level; iterating spells them out."""
+
+    groups: tuple[CutGroup, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(len(group.batch) for group in self.groups)
+
+    def __iter__(self) -> Iterator[Cut]:
+        for group in self.groups:
+            yield from group
+
+    @property
+    def stands_for(self) -> int:
+        """Candidates that all branches would have grown to."""
+        return sum(int(group.stands_for.sum()) for group in self.groups)
 
 
 @frozen(eq=False, kw_only=True)

@@ -17,7 +17,7 @@ from autopar_core.domain.result import StageCount
 from autopar_core.domain.space import Wanted
 from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.training import Range
-from autopar_core.domain.verdict import HABIT, Broken, Cut
+from autopar_core.domain.verdict import HABIT, Broken, CutGroup, Cuts
 from autopar_core.errors import InputError
 from autopar_core.search.contexts import CORE, Contexts
 from autopar_core.search.rules import core_rules
@@ -41,11 +41,16 @@ class Generation:
     """Implements what a generator may ask for, and keeps the reasons of everything that falls."""
 
     contexts: Contexts
-    cuts: list[Cut] = field(factory=list)
+    groups: list[CutGroup] = field(factory=list)
     counts: list[StageCount] = field(factory=list)
     warnings: dict[str, tuple[int, str]] = field(factory=dict)
     space_size: int = 0
     _values: dict[str, tuple[int, ...]] = field(factory=dict)
+
+    @property
+    def cuts(self) -> Cuts:
+        """Everything that fell so far."""
+        return Cuts(tuple(self.groups))
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -162,11 +167,23 @@ class Generation:
 
     def stands_for(self, rows: StrategyBatch, after: Level) -> Ints:
         """(N,) candidates that each row would grow to at the levels after this one."""
+        later = [f for f in self.fields.values() if f.level > after and f.name != DERIVED]
+        return self._grown(rows, sorted(later, key=lambda f: f.level))
+
+    def _grown(self, rows: StrategyBatch, later: Sequence[Field]) -> Ints:
+        """Product of the numbers of values; a field that decides about others is tried out."""
         total = np.ones(len(rows), dtype=np.int64)
-        for one in self.fields.values():
-            if one.level > after and one.name != DERIVED:
-                shown = self.means_something(rows, one)
-                total = total * np.where(shown, max(1, len(self.values(one.name))), 1)
+        for position, one in enumerate(later):
+            shown = self.means_something(rows, one)
+            if any(one.name in other.needs for other in later[position + 1 :]):
+                neutral = np.full(len(rows), one.encode(one.neutral), dtype=np.int64)
+                grown = np.zeros(len(rows), dtype=np.int64)
+                for value in self.values(one.name):
+                    tried = rows.with_column(one.name, np.where(shown, value, neutral))
+                    grown += self._grown(tried, later[position + 1 :]) * shown
+                alone = self._grown(rows.with_column(one.name, neutral), later[position + 1 :])
+                return np.asarray(total * np.where(shown, grown, alone))
+            total = total * np.where(shown, max(1, len(self.values(one.name))), 1)
         return total
 
     def resolve(self, rows: StrategyBatch, level: Level) -> StrategyBatch:
@@ -238,15 +255,11 @@ class Generation:
     def _cut(
         self, rows: StrategyBatch, level: Level, hard: Sequence[Broken], fallen: Ints, weight: Ints
     ) -> None:
-        shown = [f for f in self.fields.values() if f.level <= level]
-        for row in fallen.tolist():
-            reasons = tuple(
-                (rule.code, rule.owner, rule.say(rows, row)) for rule in hard if rule.rows[row]
-            )
-            decided = {f.name: f.decode(int(rows[f.name][row])) for f in shown}
-            self.cuts.append(
-                Cut(level=level.name.lower(), fields=decided, stands_for=int(weight[row]),
-                    reasons=reasons)
+        if len(fallen):
+            decided = tuple(f.name for f in self.fields.values() if f.level <= level)
+            self.groups.append(
+                CutGroup(level=level.name.lower(), batch=rows.take(fallen), decided=decided,
+                         stands_for=weight[fallen], rules=tuple(r.take(fallen) for r in hard))
             )  # fmt: skip
 
     def levels(self) -> Iterator[Level]:

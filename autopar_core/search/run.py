@@ -201,7 +201,7 @@ def _result(
         seconds=exact.seconds,
         exact=exact.exact,
         sentences=found.sentences,
-        cuts=tuple(generation.cuts),
+        cuts=generation.cuts,
         ranking=exact.ranking,
         top=_ties(top),
         misses=misses,
@@ -248,11 +248,11 @@ def _habits(generation: Generation, found: _Found, row: int) -> tuple[str, ...]:
 
 
 def _log(generation: Generation, found: _Found, exact: _Exact, job: Job) -> tuple[str, ...]:
-    cut = sum(c.stands_for for c in generation.cuts)
+    cuts = generation.cuts
     estimated = int(found.estimates.possible.sum())
     lines = [
         f"space: {generation.space_size} candidates",
-        f"cut before any estimate: {cut} candidates in {len(generation.cuts)} branches",
+        f"cut before any estimate: {cuts.stands_for} candidates in {len(cuts)} branches",
         f"generated: {len(found.batch)} rows, estimated: {estimated}",
         f"feasible: {int(found.verdicts.feasible.sum())}",
         f"exact step times: {int(exact.exact.sum())}, Pareto front: {len(exact.pareto)}",

@@ -33,7 +33,7 @@ from autopar_core.domain.system import (
     SystemProfile,
 )
 from autopar_core.domain.training import ClusterConfig, Range, TrainingConfig
-from autopar_core.domain.verdict import Cut, Verdicts
+from autopar_core.domain.verdict import Broken, CutGroup, Cuts, Verdicts
 
 
 GIB = 2**30
@@ -52,6 +52,21 @@ class Said:
 
     def say(self, k: int) -> str:
         return self.text.format(row=int(self.rows[k]))
+
+
+def _cut(
+    fields: dict[str, Field], level: str, decided: dict[str, int], stands_for: int,
+    *reasons: tuple[str, str, str],
+) -> CutGroup:  # fmt: skip
+    """One branch that fell."""
+    return CutGroup(
+        level=level, batch=StrategyBatch.of(fields, {n: [v] for n, v in decided.items()}),
+        decided=tuple(decided), stands_for=np.array([stands_for]),
+        rules=tuple(
+            Broken(code=code, owner=owner, rows=np.array([True]), sentence=sentence)
+            for code, owner, sentence in reasons
+        ),
+    )  # fmt: skip
 
 
 def _degree(name: str) -> Field:
@@ -406,22 +421,18 @@ def make_result(
                 text="row {row} needs more memory, context included, than the limit",
             ),
         ),
-        cuts=(
-            Cut(
-                level="DEGREE",
-                fields={"dp_degree": 16, "tp_degree": 16},
-                stands_for=4_800_000,
-                reasons=(
+        cuts=Cuts(
+            (
+                _cut(
+                    fields, "DEGREE", {"dp_degree": 16, "tp_degree": 16}, 4_800_000,
                     ("tp-heads", "tp", "tp_degree 16 does not divide 8 kv heads"),
                     ("habit-node", "core", '16 > 8, a "node"'),
                 ),
-            ),
-            Cut(
-                level="BATCH",
-                fields={"dp_degree": 3, "micro_batch_size": 2},
-                stands_for=12,
-                reasons=(("batch-divides", "core", "1024 sequences do not split over 3 replicas"),),
-            ),
+                _cut(
+                    fields, "BATCH", {"dp_degree": 3, "micro_batch_size": 2}, 12,
+                    ("batch-divides", "core", "1024 sequences do not split over 3 replicas"),
+                ),
+            )
         ),
         ranking=ranking,
         top=details if feasible else (),
