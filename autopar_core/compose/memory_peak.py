@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from attrs import frozen
 
@@ -46,21 +48,56 @@ class Layout:
         self.full[rows] = other.full
 
 
-def _static(table: MemoryTable, situation: Situation, layers: Floats) -> Floats:
-    """(K, M) bytes that live through the step."""
-    total = np.zeros((len(layers), len(situation.stage)))
+@frozen(eq=False)
+class _Features:
+    """Bytes on a rank as a linear form: features (K, F) of a rank times counts (F, M) of moments.
+
+    Attributes:
+        constant: (K, ranks) bytes that live through the whole step whatever the moment.
+        by_rank: (K, stages) features of which a rank takes its chunks' columns, with (chunks, M)
+            counts.
+        alike: (K,) features that are the same on every rank, with (M,) counts.
+    """
+
+    constant: Floats
+    by_rank: tuple[tuple[Floats, Floats], ...]
+    alike: tuple[tuple[Floats, Floats], ...]
+
+    def of(self, situation: Situation, rank: int, moments: slice) -> Floats:
+        """(K, M of the rank) bytes."""
+        key = situation.key
+        stages = slice(rank, None, key.ranks)
+        columns = [feature[:, stages] for feature, _ in self.by_rank]
+        counts = [count[:, moments] for _, count in self.by_rank]
+        columns += [feature[:, None] for feature, _ in self.alike]
+        counts += [count[None, moments] for _, count in self.alike]
+        return np.asarray(np.concatenate(columns, axis=1) @ np.concatenate(counts, axis=0))
+
+
+def _features(
+    table: MemoryTable, situation: Situation, layout: Layout, layers: Floats
+) -> _Features:
+    """Everything that does not depend on the block at work."""
+    key = situation.key
+    constant = np.zeros((len(layers), key.ranks))
+    held = _per_micro_batch(table, situation, layout)
+    by_rank = [(held, np.ascontiguousarray(situation.others.T))]
+    alike = []
     for (scale, on, when), nbytes in table.static:
-        flags = situation.shows(when, on)
-        if scale == "one":
-            total += nbytes[:, None] * flags.any(axis=1)
-        elif scale == "chunk":
-            total += nbytes[:, None] * flags.sum(axis=1)
+        place = situation.place[on]
+        if when == "always":
+            count = (layers if scale == "layer" else 1.0) * place
+            stages = np.broadcast_to(count, layers.shape).reshape(-1, key.chunks, key.ranks)
+            number = stages.any(axis=1) if scale == "one" else stages.sum(axis=1)
+            constant += nbytes[:, None] * number
+        elif scale == "layer":
+            shown = situation.shows(when, on)
+            by_rank.append((nbytes[:, None] * layers, np.ascontiguousarray(shown.T)))
         else:
-            for chunk in range(situation.key.chunks):
-                if flags[:, chunk].any():
-                    held = layers[:, situation.stage_of(chunk)] * flags[:, chunk]
-                    total += nbytes[:, None] * held
-    return total
+            shown = situation.shows(when, on)
+            count = shown.any(axis=1) if scale == "one" else shown.sum(axis=1)
+            alike.append((nbytes, count.astype(np.float64)))
+    return _Features(constant, tuple(by_rank), tuple(alike))
 
 
 def _per_micro_batch(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
@@ -133,36 +170,59 @@ def _backward(
     return worst
 
 
-def moment_values(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
-    """(K, M) largest allocated bytes at each moment.
-
-    What the chunk at work adds depends on its stage and on whether it is a first backward, not on the
-    moment: it is computed per stage and gathered.
-    """
-    layers, selective, full = (
-        x.astype(np.float64) for x in (layout.layers, layout.selective, layout.full)
-    )
-    value = _static(table, situation, layers)
-    held = _per_micro_batch(table, situation, layout)
-    for chunk in range(situation.key.chunks):
-        value += held[:, situation.stage_of(chunk)] * situation.others[:, chunk]
+def _at_work(
+    table: MemoryTable, situation: Situation, layout: Layout, layers: Floats
+) -> Floats:
+    """(K, segments) what the chunk at work adds: its stage and whether it is a first backward decide."""
+    selective, full = layout.selective.astype(np.float64), layout.full.astype(np.float64)
     numbers = np.arange(situation.key.stages)
-    kind = 2 * (numbers == 0) + (numbers == situation.key.stages - 1)
-    first = situation.first.astype(np.int64)
+    places = 2 * (numbers == 0) + (numbers == situation.key.stages - 1)
+    at = situation.segments
+    kind, first, stage = situation.kind[at], situation.first[at].astype(int), situation.stage[at]
+    added = np.zeros((len(layers), len(at)))
     for which, evaluate in ((FORWARD, _forward), (BACKWARD, _backward)):
         for flag in (0, 1):
-            at = np.nonzero((situation.kind == which) & (first == flag))[0]
-            if len(at):
-                parts = evaluate(table, kind, flag, layers, selective, full)
-                value[:, at] += parts[:, situation.stage[at]]
-    at = np.nonzero(situation.kind == END)[0]
-    if len(at):
-        final = _stage_value(table, FINAL, kind, 0, layers)
-        value[:, at] += final[:, situation.stage[at]]
-    return value
+            here = np.nonzero((kind == which) & (first == flag))[0]
+            if len(here):
+                parts = evaluate(table, places, flag, layers, selective, full)
+                added[:, here] = parts[:, stage[here]]
+    here = np.nonzero(kind == END)[0]
+    if len(here):
+        added[:, here] = _stage_value(table, FINAL, places, 0, layers)[:, stage[here]]
+    return added
 
 
 def rank_peaks(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
     """(K, ranks) largest allocated bytes of every rank."""
-    value = moment_values(table, situation, layout)
-    return np.asarray(np.maximum.reduceat(value, situation.starts, axis=1))
+    layers = layout.layers.astype(np.float64)
+    features = _features(table, situation, layout, layers)
+    added = _at_work(table, situation, layout, layers)
+    peaks = features.constant
+    for rank, moments, segments in _ranks(situation):
+        held = features.of(situation, rank, moments)
+        runs = situation.segments[segments] - moments.start
+        most = np.maximum.reduceat(held, runs, axis=1) + added[:, segments]
+        peaks[:, rank] += most.max(axis=1)
+    return peaks
+
+
+def peak_moment(table: MemoryTable, situation: Situation, layout: Layout, rank: int) -> int:
+    """Moment at which a rank of the only row peaks."""
+    layers = layout.layers.astype(np.float64)
+    features = _features(table, situation, layout, layers)
+    added = _at_work(table, situation, layout, layers)
+    for one, moments, segments in _ranks(situation):
+        if one == rank:
+            lengths = np.diff(np.r_[situation.segments[segments], moments.stop])
+            value = features.of(situation, rank, moments)[0] + np.repeat(added[0, segments], lengths)
+            return int(moments.start + value.argmax())
+    raise ValueError(f"no rank {rank}")
+
+
+def _ranks(situation: Situation) -> Iterator[tuple[int, slice, slice]]:
+    """(rank, its moments, its segments)."""
+    bounds = np.r_[situation.starts, len(situation.rank)]
+    at = np.searchsorted(situation.segments, bounds)
+    for rank in range(situation.key.ranks):
+        moments = slice(int(bounds[rank]), int(bounds[rank + 1]))
+        yield rank, moments, slice(int(at[rank]), int(at[rank + 1]))

@@ -17,7 +17,7 @@ _STATES = ("entered", "accumulated", "reduced")
 
 @frozen(eq=False)
 class Situation:
-    """Moments that can be a rank's peak, M of them, sorted by rank.
+    """Moments that can be a rank's peak, M of them, sorted by rank, kind, first and chunk.
 
     Attributes:
         key: The schedule key.
@@ -27,6 +27,7 @@ class Situation:
         stage: (M,) virtual stage at work.
         others: (M, chunks) micro-batches in flight without the one at work.
         starts: Index of the first moment of each rank.
+        segments: Index of the first moment of each run of equal rank, kind, first and chunk.
         place: Place -> (stages,) virtual stages that it names.
     """
 
@@ -41,6 +42,7 @@ class Situation:
     stage: Ints
     others: Floats
     starts: Ints
+    segments: Ints
     place: Mapping[str, Bools]
     _shown: dict[tuple[str, str], Floats] = field(factory=dict, init=False, repr=False)
 
@@ -67,11 +69,13 @@ class Situation:
             "any": np.ones(key.stages, bool), "first": first, "last": last,
             "not_first": ~first, "not_last": ~last,
         }  # fmt: skip
+        marks = np.stack([rank, kind, moments.first[keep], chunk], axis=1)
         starts = np.nonzero(np.r_[True, rank[1:] != rank[:-1]])[0]
+        segments = np.nonzero(np.r_[True, (marks[1:] != marks[:-1]).any(axis=1)])[0]
         states = {name: np.asarray(getattr(moments, name))[keep] for name in _STATES}
         return cls(
             key, rank, kind, chunk, moments.first[keep], moments.sent[keep], in_flight, states,
-            chunk * key.ranks + rank, others, starts, place,
+            chunk * key.ranks + rank, others, starts, segments, place,
         )  # fmt: skip
 
     def shows(self, when: str, on: str) -> Floats:
@@ -105,7 +109,7 @@ class Situation:
 
 
 def _survivors(moments: Moments, whens: frozenset[str], forward_end: bool) -> Ints:
-    """Indices of moments that no other moment exceeds, in rank order."""
+    """Indices of moments that no other one exceeds, by rank, kind, first and chunk."""
     m = moments
     timed = bool(whens & {"first", "later"})
     same = [m.rank, m.kind, m.chunk, np.asarray(m.first & timed, dtype=np.int64)]
@@ -133,4 +137,6 @@ def _survivors(moments: Moments, whens: frozenset[str], forward_end: bool) -> In
         values, positions = np.unique(held[members], axis=0, return_index=True)
         beaten = (values[None, :, :] >= values[:, None, :]).all(axis=2).sum(axis=1) > 1
         keep += members[positions[~beaten]].tolist()
-    return np.asarray(sorted(keep, key=lambda i: (int(m.rank[i]), i)), dtype=np.int64)
+    kept = np.asarray(sorted(keep), dtype=np.int64)
+    by = (kept, m.chunk[kept], m.first[kept], m.kind[kept], m.rank[kept])
+    return np.asarray(kept[np.lexsort(by)])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from autopar_core.compose.memory_explain import RankExplainer
-from autopar_core.compose.memory_peak import Layout, moment_values
+from autopar_core.compose.memory_peak import Layout, peak_moment
 from autopar_core.compose.memory_table import MemoryTable
 from autopar_core.compose.time_explain import RankShare, explain_time
 from autopar_core.compose.time_table import TimeTable
@@ -78,12 +78,11 @@ class Describer:
 
     def _memory(self, terms: Terms, problem: Problem, layout: Layout) -> MemoryCost:
         situation = problem.situation
-        values = moment_values(problem.memory, situation, layout)[0]
-        ends = np.r_[situation.starts[1:], len(values)]
         explainer = RankExplainer(terms.memory, situation, layout)
-        stages = []
-        for start, end in zip(situation.starts.tolist(), ends.tolist(), strict=True):
-            stages.append(explainer.rank(start + int(values[start:end].argmax())))
+        stages = [
+            explainer.rank(peak_moment(problem.memory, situation, layout, rank))
+            for rank in range(situation.key.ranks)
+        ]
         worst = max(stages, key=lambda s: (s.allocated_bytes, -s.rank))
         reserves = tuple(
             MemoryPart(owner=t.owner, name=t.name, bytes=int(t.bytes[0]), formula=t.formula,

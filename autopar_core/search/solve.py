@@ -69,10 +69,11 @@ def solve(problem: Problem, composer: Composer, partition: Plan, recompute: Plan
     solution = _with_recompute(problem, counts, recompute, possible)
     if partition.kind != "auto" or key.stages == 1:
         return solution
-    over = (solution.peaks > problem.budget[:, None]).any(axis=1) & possible
-    if not over.any():
+    over = solution.peaks > problem.budget[:, None]
+    # where every rank is over nothing can move; layers only go from full ranks to others
+    rows = np.nonzero(over.any(axis=1) & ~over.all(axis=1) & possible)[0]
+    if not len(rows):
         return solution
-    rows = np.nonzero(over)[0]
     again = _rebalance(problem.take(rows), composer, recompute, solution.layout.take(rows), low, high)
     if again is not None:
         moved, better = again
@@ -140,28 +141,41 @@ def _with_recompute(
             getattr(layout, mode)[:] = wanted
         possible = possible & (layout.selective + layout.full <= counts).all(axis=1)
     peaks = problem.peaks(layout)
-    if plan.kind != "auto":
+    if plan.kind != "auto" or not problem.modes:
         return Solution(layout, peaks, possible)
-    least = plan.layers.min or 0
     over = (peaks > problem.budget[:, None]).any(axis=1)
-    rows = np.nonzero((over | (least > 0)) & possible)[0]
+    rows = np.nonzero((over | bool(plan.layers.min)) & possible)[0]
     if len(rows):
-        chosen, new_peaks = _auto(problem.take(rows), layout.take(rows), plan)
-        layout.put(rows, chosen)
-        peaks[rows] = new_peaks
+        start = Solution(layout.take(rows), peaks[rows], possible[rows])
+        chosen = _auto(problem.take(rows), start, plan)
+        layout.put(rows, chosen.layout)
+        peaks[rows] = chosen.peaks
     return Solution(layout, peaks, possible)
 
 
-def _auto(problem: Problem, layout: Layout, plan: Plan) -> tuple[Layout, Floats]:
-    """Least recompute that fits: one mode per rank where ranks are free, else one for the row."""
+def _auto(problem: Problem, plain: Solution, plan: Plan) -> Solution:
+    """Least recompute that fits: one mode per rank where ranks are free, else one for the row.
+
+    Rows that do not even fit with the most recompute get just that: the miss is told truly, and
+    nothing else is tried.
+    """
+    leanest = _leanest(problem, plan, plain.layout.layers)
+    answer = Solution(leanest, problem.peaks(leanest), plain.possible)
+    rows = np.nonzero((answer.peaks <= problem.budget[:, None]).all(axis=1))[0]
+    if not len(rows):
+        return answer
+    part, counts, peaks = problem.take(rows), plain.layout.layers[rows], plain.peaks[rows]
     best: tuple[Layout, Floats] | None = None
     for mode in problem.modes:
-        found = _least(problem, layout.layers, mode, plan)
+        found = _least(part, counts, mode, plan, peaks)
         if best is None:
             best = found
         else:
-            _keep_cheaper(problem, best, found)
-    return best if best is not None else (layout, problem.peaks(layout))
+            _keep_cheaper(part, best, found)
+    if best is not None:
+        answer.layout.put(rows, best[0])
+        answer.peaks[rows] = best[1]
+    return answer
 
 
 def _cost(problem: Problem, layout: Layout) -> Floats:
@@ -197,8 +211,12 @@ def _keep_cheaper(
         getattr(best[0], name)[stages] = getattr(other[0], name)[stages]
 
 
-def _least(problem: Problem, counts: Ints, mode: str, plan: Plan) -> tuple[Layout, Floats]:
+def _least(
+    problem: Problem, counts: Ints, mode: str, plan: Plan, plain: Floats
+) -> tuple[Layout, Floats]:
     """Fewest layers in a mode, rank by rank, that bring every rank under the budget.
+
+    ``plain`` (K, ranks) are the peaks without recompute.
 
     A level per rank counts recomputed layers; it starts at the plan's minimum and grows by the excess
     over the most bytes that one layer more can free, so it never passes the least level that fits.
@@ -220,7 +238,7 @@ def _least(problem: Problem, counts: Ints, mode: str, plan: Plan) -> tuple[Layou
     if whole:
         level = most.copy()
     layout = _at_level(problem, counts, mode, level)
-    peaks = problem.peaks(layout)
+    peaks = problem.peaks(layout) if level.any() else plain.copy()
     step = np.maximum(freed[:, None] * per_level, 1.0)
     while not whole:
         excess = peaks - problem.budget[:, None]
