@@ -64,14 +64,13 @@ class _Features:
     alike: tuple[tuple[Floats, Floats], ...]
 
     def of(self, situation: Situation, rank: int, moments: slice) -> Floats:
-        """(K, M of the rank) bytes."""
-        key = situation.key
-        stages = slice(rank, None, key.ranks)
+        """(M of the rank, K) bytes: rows run along memory, so that maxima over moments are fast."""
+        stages = slice(rank, None, situation.key.ranks)
         columns = [feature[:, stages] for feature, _ in self.by_rank]
         counts = [count[:, moments] for _, count in self.by_rank]
         columns += [feature[:, None] for feature, _ in self.alike]
         counts += [count[None, moments] for _, count in self.alike]
-        return np.asarray(np.concatenate(columns, axis=1) @ np.concatenate(counts, axis=0))
+        return np.asarray(np.concatenate(counts, axis=0).T @ np.concatenate(columns, axis=1).T)
 
 
 def _features(
@@ -111,15 +110,18 @@ def _per_micro_batch(table: MemoryTable, situation: Situation, layout: Layout) -
 
 
 def _saved_below(table: MemoryTable, below: Floats, selective: Floats, full: Floats) -> Floats:
-    """(K, S) bytes saved by the first ``below`` layers of a stage."""
+    """(K, S) bytes saved by the first ``below`` layers of a stage; 0-d counts are "no layer"."""
+    none, some, most = (table.saved[:, i, None] for i in range(len(MODES)))
+    if not full.ndim and not selective.ndim:
+        return np.asarray(below * none)
     in_full = np.minimum(below, full)
     in_selective = np.minimum(below - in_full, selective)
-    rest = below - in_full - in_selective
-    return np.asarray(
-        in_full * table.saved[:, 2, None]
-        + in_selective * table.saved[:, 1, None]
-        + rest * table.saved[:, 0, None]
-    )
+    total = (below - in_full - in_selective) * none
+    if full.ndim:
+        total += in_full * most
+    if selective.ndim:
+        total += in_selective * some
+    return np.asarray(total)
 
 
 def _stage_value(
@@ -150,46 +152,120 @@ def _backward(
     )
     for at, instants, saved in ends:
         here = layers[:, at]
-        base = _saved_below(table, here, selective[:, at], full[:, at]) if saved else 0.0
+        parts = (x[:, at] if x.ndim else x for x in (selective, full))
+        base = _saved_below(table, here, *parts) if saved else 0.0
         for instant in instants:
             value = base + _stage_value(table, instant, kind[at], first, here)
             worst[:, at] = np.maximum(worst[:, at], value)
-    changed = full + selective
-    positions = [layers, layers - 1, np.minimum(2.0, layers), np.minimum(1.0, layers)]
-    if changed.any():
-        positions += [changed + 1, changed, full + 1, full]
-    done = table.done[:, kind * 2 + first]
-    situation = ((kind * 2 + first) * 4)[None, :]
-    for block in positions:
-        mode = np.where(block <= full, 2, np.where(block <= changed, 1, 0))
-        column = (situation + 2 * (block == layers) + (block == 1)) * len(MODES) + mode
+    flat, rows = table.block.ravel(), np.arange(len(layers))[:, None] * SITUATIONS
+    situation = rows + ((kind * 2 + first) * 4 * len(MODES))[None, :]
+    done = table.done[:, kind * 2 + first] if table.done.any() else None
+    for block in _positions(layers, selective, full):
+        column = situation + 6 * (block == layers) + 3 * (block == 1)
+        if full.ndim:
+            column += block <= full
+            column += block <= full + selective
+        elif selective.ndim:
+            column += block <= selective
         value = _saved_below(table, np.maximum(block - 1, 0), selective, full)
-        value += done * (layers - block)
-        value += np.take_along_axis(table.block, np.minimum(column, SITUATIONS - 1), axis=1)
+        value += flat.take(column)
+        if done is not None:
+            value += done * (layers - block)
         np.maximum(worst, value, out=worst, where=(block >= 1) & (block <= layers))
     return worst
+
+
+def _positions(layers: Floats, selective: Floats, full: Floats) -> list[Floats]:
+    """Blocks at which a stage can peak: its ends, and both sides of every change of mode.
+
+    Between them what is saved grows and what is done shrinks by the same bytes per block.
+    """
+    blocks = [layers, layers - 1, np.minimum(2.0, layers), np.minimum(1.0, layers)]
+    if full.ndim:
+        blocks += [full + 1, full]
+    if selective.ndim:
+        blocks += [full + selective + 1, full + selective]
+    return blocks
 
 
 def _at_work(
     table: MemoryTable, situation: Situation, layout: Layout, layers: Floats
 ) -> Floats:
-    """(K, segments) what the chunk at work adds: its stage and whether it is a first backward decide."""
-    selective, full = layout.selective.astype(np.float64), layout.full.astype(np.float64)
+    """(segments, K) what the chunk at work adds: its stage and a first backward decide."""
+    compact = _Compact.of(layout)
     numbers = np.arange(situation.key.stages)
     places = 2 * (numbers == 0) + (numbers == situation.key.stages - 1)
+    if compact is not None:
+        layout, places = compact.layout, compact.places
+    shown = layout.layers.astype(np.float64)
+    selective, full = _counts(layout.selective), _counts(layout.full)
     at = situation.segments
     kind, first, stage = situation.kind[at], situation.first[at].astype(int), situation.stage[at]
-    added = np.zeros((len(layers), len(at)))
-    for which, evaluate in ((FORWARD, _forward), (BACKWARD, _backward)):
+    added = np.zeros((len(at), len(layers)))
+    for which in (FORWARD, BACKWARD, END):
         for flag in (0, 1):
             here = np.nonzero((kind == which) & (first == flag))[0]
-            if len(here):
-                parts = evaluate(table, places, flag, layers, selective, full)
-                added[:, here] = parts[:, stage[here]]
-    here = np.nonzero(kind == END)[0]
-    if len(here):
-        added[:, here] = _stage_value(table, FINAL, places, 0, layers)[:, stage[here]]
+            if not len(here):
+                continue
+            if which == END:
+                parts = _stage_value(table, FINAL, places, 0, shown)
+            else:
+                evaluate = _forward if which == FORWARD else _backward
+                parts = evaluate(table, places, flag, shown, selective, full)
+            columns = parts.T
+            added[here] = columns[stage[here]] if compact is None else compact.spread(
+                columns, layers, stage[here])  # fmt: skip
     return added
+
+
+@frozen(eq=False)
+class _Compact:
+    """Stages that are alike, evaluated once: first, last, and the two counts between them.
+
+    Only for layouts whose inner stages differ by at most one layer and in which all layers share a
+    recompute mode, as those that are tried for every row do.
+    """
+
+    layout: Layout
+    places: Ints
+    least: Ints
+
+    @classmethod
+    def of(cls, layout: Layout) -> _Compact | None:
+        """The compact form, None where it does not apply."""
+        layers = layout.layers
+        if layers.shape[1] <= 4:
+            return None
+        inner = layers[:, 1:-1]
+        low, high = inner.min(axis=1), inner.max(axis=1)
+        if (high - low).max(initial=0) > 1:
+            return None
+        columns = np.stack([layers[:, 0], low, high, layers[:, -1]], axis=1)
+        modes = []
+        for mode in (layout.selective, layout.full):
+            if not mode.any():
+                modes.append(np.zeros_like(columns))
+            elif np.array_equal(mode, layers):
+                modes.append(columns)
+            else:
+                return None
+        return cls(Layout(columns, modes[0], modes[1]), np.array([2, 0, 0, 1]), low)
+
+    def spread(self, columns: Floats, layers: Floats, stage: Ints) -> Floats:
+        """(stages asked for, K) from the four (4, K) columns."""
+        last = layers.shape[1] - 1
+        made = np.empty((len(stage), columns.shape[1]))
+        for index, one in enumerate(stage.tolist()):
+            if one in (0, last):
+                made[index] = columns[0 if one == 0 else 3]
+            else:
+                made[index] = np.where(layers[:, one] == self.least, columns[1], columns[2])
+        return made
+
+
+def _counts(layers: Ints) -> Floats:
+    """As floats; a 0-d zero when no layer of any row is in the mode."""
+    return layers.astype(np.float64) if layers.any() else np.zeros(())
 
 
 def rank_peaks(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
@@ -200,9 +276,11 @@ def rank_peaks(table: MemoryTable, situation: Situation, layout: Layout) -> Floa
     peaks = features.constant
     for rank, moments, segments in _ranks(situation):
         held = features.of(situation, rank, moments)
-        runs = situation.segments[segments] - moments.start
-        most = np.maximum.reduceat(held, runs, axis=1) + added[:, segments]
-        peaks[:, rank] += most.max(axis=1)
+        if len(held) > segments.stop - segments.start:
+            runs = situation.segments[segments] - moments.start
+            held = np.maximum.reduceat(held, runs, axis=0)
+        held += added[segments]
+        peaks[:, rank] += held.max(axis=0)
     return peaks
 
 
@@ -214,7 +292,7 @@ def peak_moment(table: MemoryTable, situation: Situation, layout: Layout, rank: 
     for one, moments, segments in _ranks(situation):
         if one == rank:
             lengths = np.diff(np.r_[situation.segments[segments], moments.stop])
-            value = features.of(situation, rank, moments)[0] + np.repeat(added[0, segments], lengths)
+            value = features.of(situation, rank, moments)[:, 0] + np.repeat(added[segments, 0], lengths)
             return int(moments.start + value.argmax())
     raise ValueError(f"no rank {rank}")
 

@@ -165,17 +165,48 @@ def _auto(problem: Problem, plain: Solution, plan: Plan) -> Solution:
     if not len(rows):
         return answer
     part, counts, peaks = problem.take(rows), plain.layout.layers[rows], plain.peaks[rows]
-    best: tuple[Layout, Floats] | None = None
-    for mode in problem.modes:
-        found = _least(part, counts, mode, plan, peaks)
-        if best is None:
-            best = found
-        else:
-            _keep_cheaper(part, best, found)
-    if best is not None:
-        answer.layout.put(rows, best[0])
-        answer.peaks[rows] = best[1]
+    layout, found = _by_preference(part, counts, plan, peaks)
+    answer.layout.put(rows, layout)
+    answer.peaks[rows] = found
     return answer
+
+
+def _by_preference(
+    problem: Problem, counts: Ints, plan: Plan, plain: Floats
+) -> tuple[Layout, Floats]:
+    """The mode that frees a byte most cheaply first; others where it does not fit everywhere.
+
+    A framework that counts one mode and switches another as a whole gets both tried on every row.
+    """
+    layout, peaks = Layout.plain(counts.copy()), plain.copy()
+    prices = np.stack([_price(problem, mode) for mode in problem.modes], axis=1)
+    order = np.argsort(prices, axis=1, kind="stable")
+    everywhere = problem.granularity == "count"
+    for turn in range(len(problem.modes)):
+        over = (peaks > problem.budget[:, None]).any(axis=1)
+        for number, mode in enumerate(problem.modes):
+            rows = np.nonzero((order[:, turn] == number) & (over | (turn == 0) | everywhere))[0]
+            if not len(rows):
+                continue
+            part = problem.take(rows)
+            found = _least(part, counts[rows], mode, plan, plain[rows])
+            if turn:
+                best = layout.take(rows), peaks[rows]
+                _keep_cheaper(part, best, found)
+                found = best
+            layout.put(rows, found[0])
+            peaks[rows] = found[1]
+    return layout, peaks
+
+
+def _price(problem: Problem, mode: str) -> Floats:
+    """(K,) seconds of recompute per byte freed; per layer where only all layers can recompute."""
+    number = MODES.index(mode)
+    seconds = problem.time.backward[:, number] - problem.time.backward[:, 0]
+    if problem.granularity == "model":
+        return seconds
+    freed = problem.memory.saved[:, 0] - problem.memory.saved[:, number]
+    return np.where(freed > 0, seconds / np.maximum(freed, 1.0), np.inf)
 
 
 def _cost(problem: Problem, layout: Layout) -> Floats:

@@ -32,10 +32,15 @@ class PipelineComposer:
         several = ranks > 1
         schedule = np.where(several, batch["schedule"], 0)
         chunks = np.where(several, batch["vpp_degree"], 1)
-        columns = np.stack([schedule, ranks, chunks, batch["micro_batch_num"]], axis=1)
-        values, index = np.unique(columns, axis=0, return_inverse=True)
+        m = batch["micro_batch_num"]
+        sizes = (int(ranks.max(initial=1)) + 1, int(chunks.max(initial=1)) + 1,
+                 int(m.max(initial=1)) + 1)  # fmt: skip
+        code = ((schedule * sizes[0] + ranks) * sizes[1] + chunks) * sizes[2] + m
+        _, first, index = np.unique(code, return_index=True, return_inverse=True)
         names = batch.fields["schedule"].choices
-        keys = tuple(ScheduleKey(names[s], int(p), int(v), int(m)) for s, p, v, m in values)
+        keys = tuple(
+            ScheduleKey(names[schedule[i]], int(ranks[i]), int(chunks[i]), int(m[i])) for i in first
+        )
         return index.reshape(-1).astype(np.int64), keys
 
     def moment_key(self, key: ScheduleKey) -> ScheduleKey:

@@ -1,0 +1,19 @@
+"""Test kit for plugin authors: conformance classes for pytest, a small job, searches in process.
+
+```python
+from autopar_core.testing import DimensionConformance
+
+
+class TestTp(DimensionConformance):
+    plugin = "tp"
+```
+"""
+
+from __future__ import annotations
+
+from autopar_core.testing.bench import SMALL_JOB, Bench, run_search
+from autopar_core.testing.dimension import DimensionConformance
+from autopar_core.testing.ranker import RankerConformance
+
+
+__all__ = ["SMALL_JOB", "Bench", "DimensionConformance", "RankerConformance", "run_search"]
