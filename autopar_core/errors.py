@@ -1,4 +1,4 @@
-"""Errors a person can act on: each message is one sentence that says where, what, and what would be right."""
+"""Errors a person can act on: one sentence that says where, what, and what would be right."""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ _EMBEDDING = frozenset((EMBEDDING_BACKWARD, EMBEDDING_REDUCE))
 def core_memory(work: RankWork, profile: CoreProfile) -> list[MemoryTerm]:
     """All memory terms of the core for N rows."""
     terms = _persistent(work, "parameters", Extent.PARAMETER_COPIES, profile.states.parameters)
-    terms += _persistent(work, "optimizer states", Extent.OPTIMIZER_COPIES, profile.states.optimizer)
+    terms += _persistent(
+        work, "optimizer states", Extent.OPTIMIZER_COPIES, profile.states.optimizer
+    )
     if profile.gradients == "persistent":
         terms += _persistent(work, "gradients", Extent.GRADIENT_COPIES, profile.states.gradients)
     else:
@@ -102,7 +104,9 @@ def _gradients_on_reduce(work: RankWork, per_element: float) -> list[MemoryTerm]
 def _gradients_deferred(work: RankWork, per_element: float) -> list[MemoryTerm]:
     """Several stages: unsharded accumulators until a chunk's last backward, then sharded gradients."""
     several = work.pipelined.astype(np.int64)
-    whole = {u: np.rint(per_element * work.parameters(u)).astype(np.int64) * several for u in _WHERE}
+    whole = {
+        u: np.rint(per_element * work.parameters(u)).astype(np.int64) * several for u in _WHERE
+    }
     held = {
         u: np.rint(per_element * work.held(Extent.GRADIENT_COPIES, u)).astype(np.int64) * several
         for u in _WHERE

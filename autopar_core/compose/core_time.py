@@ -48,9 +48,11 @@ def _linears(
         name = f"linear {linear.name}"
         terms.append(_term(name, forward, "forward", kind="linear", formula=_GEMM))
         terms.append(_term(name, backward, "backward", kind="linear", formula=_GEMM))
-        for mode, repeated in profile.recompute_linears.items():
-            if linear.name in repeated:
-                terms.append(_term(name, forward, f"recompute_{mode}", kind="linear", formula=_GEMM))
+        terms += [
+            _term(name, forward, f"recompute_{mode}", kind="linear", formula=_GEMM)
+            for mode, repeated in profile.recompute_linears.items()
+            if linear.name in repeated
+        ]
     return terms
 
 
@@ -74,11 +76,11 @@ def _attention(work: RankWork, profile: CoreProfile, system: SystemProfile) -> l
         _term("attention", forward, "forward", kind="attention", formula=formula),
         _term("attention", backward, "backward", kind="attention", formula=f"2.5 x ({formula})"),
     ]
-    for mode in profile.recompute_attention:
-        terms.append(
-            _term("attention", forward, f"recompute_{mode}", kind="attention", formula=formula)
-        )
-    return terms
+    again = profile.recompute_attention
+    return terms + [
+        _term("attention", forward, f"recompute_{m}", kind="attention", formula=formula)
+        for m in again
+    ]
 
 
 def _elementwise(
@@ -108,9 +110,12 @@ def _weight_gradients(
     """Read and write of fp32 main gradients in the weight-gradient epilogue."""
     if not profile.wgrad_bytes:
         return []
-    seconds = profile.wgrad_bytes * work.parameters("block") / system.memory.bytes_per_second
+    moved = profile.wgrad_bytes * work.parameters("block")
+    seconds = np.asarray(moved / system.memory.bytes_per_second, dtype=np.float64)
     formula = f"{profile.wgrad_bytes:g} B x block parameters / bandwidth"
-    return [_term("gradient accumulation", seconds, "backward", kind="elementwise", formula=formula)]
+    return [
+        _term("gradient accumulation", seconds, "backward", kind="elementwise", formula=formula)
+    ]
 
 
 def _head(work: RankWork, system: SystemProfile, precision: str) -> list[TimeTerm]:
@@ -135,7 +140,7 @@ def _optimizer(work: RankWork, profile: CoreProfile, system: SystemProfile) -> l
     for unit, scale, on in (("block", "layer", "any"), ("embedding", "one", "first"),
                             ("head", "one", "last")):  # fmt: skip
         held = work.held(Extent.OPTIMIZER_COPIES, unit)
-        seconds = profile.optimizer_bytes * held / rate
+        seconds = np.asarray(profile.optimizer_bytes * held / rate, dtype=np.float64)
         terms.append(
             _term("optimizer", seconds, "backward", segment="step", scale=scale, on=on,
                   formula=formula)

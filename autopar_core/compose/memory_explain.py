@@ -42,9 +42,7 @@ class Point:
 class RankExplainer:
     """Explains the ranks of one candidate (row 0 of the terms and of the layout)."""
 
-    def __init__(
-        self, terms: Sequence[MemoryTerm], situation: Situation, layout: Layout
-    ) -> None:
+    def __init__(self, terms: Sequence[MemoryTerm], situation: Situation, layout: Layout) -> None:
         self.terms = [t for t in terms if not t.reserve]
         self.situation = situation
         self.layers = layout.layers[0].tolist()
@@ -123,7 +121,7 @@ class RankExplainer:
         by_mode = {"full": full, "selective": selective, "none": end - full - selective}
         return sum(by_mode[mode] for mode in modes)
 
-    def count(self, term: MemoryTerm, point: Point) -> float | int:
+    def count(self, term: MemoryTerm, point: Point) -> int:
         """How many times a term counts at a point."""
         s = self.situation
         stage = int(s.stage[point.moment])
@@ -154,9 +152,7 @@ class RankExplainer:
             return int(flags.sum())
         rank = int(s.rank[point.moment])
         return sum(
-            self.layers[chunk * s.key.ranks + rank]
-            for chunk in range(s.key.chunks)
-            if flags[chunk]
+            self.layers[chunk * s.key.ranks + rank] for chunk in range(s.key.chunks) if flags[chunk]
         )
 
     def _held(self, term: MemoryTerm, point: Point, stage: int, first: bool, last: bool) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from attrs import frozen
 
-from autopar_core.compose.memory_table import MODES, SITUATIONS, MemoryTable
+from autopar_core.compose.memory_table import SITUATIONS, MemoryTable
 from autopar_core.compose.situation import BACKWARD, END, FORWARD, Situation
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.terms import (
@@ -18,6 +18,7 @@ from autopar_core.domain.terms import (
     HEAD_BACKWARD,
     HEAD_REDUCE,
     LOSS,
+    MODES,
     STAGE_INSTANTS,
 )
 
@@ -87,15 +88,15 @@ def _features(
         if when == "always":
             count = (layers if scale == "layer" else 1.0) * place
             stages = np.broadcast_to(count, layers.shape).reshape(-1, key.chunks, key.ranks)
-            number = stages.any(axis=1) if scale == "one" else stages.sum(axis=1)
+            number = (stages > 0).max(axis=1) if scale == "one" else stages.sum(axis=1)
             constant += nbytes[:, None] * number
         elif scale == "layer":
             shown = situation.shows(when, on)
             by_rank.append((nbytes[:, None] * layers, np.ascontiguousarray(shown.T)))
         else:
             shown = situation.shows(when, on)
-            count = shown.any(axis=1) if scale == "one" else shown.sum(axis=1)
-            alike.append((nbytes, count.astype(np.float64)))
+            number = shown.max(axis=1) if scale == "one" else shown.sum(axis=1)
+            alike.append((nbytes, np.asarray(number, dtype=np.float64)))
     return _Features(constant, tuple(by_rank), tuple(alike))
 
 
@@ -188,9 +189,7 @@ def _positions(layers: Floats, selective: Floats, full: Floats) -> list[Floats]:
     return blocks
 
 
-def _at_work(
-    table: MemoryTable, situation: Situation, layout: Layout, layers: Floats
-) -> Floats:
+def _at_work(table: MemoryTable, situation: Situation, layout: Layout, layers: Floats) -> Floats:
     """(segments, K) what the chunk at work adds: its stage and a first backward decide."""
     compact = _Compact.of(layout)
     numbers = np.arange(situation.key.stages)
@@ -291,8 +290,11 @@ def peak_moment(table: MemoryTable, situation: Situation, layout: Layout, rank: 
     added = _at_work(table, situation, layout, layers)
     for one, moments, segments in _ranks(situation):
         if one == rank:
-            lengths = np.diff(np.r_[situation.segments[segments], moments.stop])
-            value = features.of(situation, rank, moments)[:, 0] + np.repeat(added[segments, 0], lengths)
+            ends = np.append(situation.segments[segments], moments.stop)
+            lengths = np.diff(ends)
+            value = features.of(situation, rank, moments)[:, 0] + np.repeat(
+                added[segments, 0], lengths
+            )
             return int(moments.start + value.argmax())
     raise ValueError(f"no rank {rank}")
 
@@ -300,7 +302,7 @@ def peak_moment(table: MemoryTable, situation: Situation, layout: Layout, rank: 
 def _ranks(situation: Situation) -> Iterator[tuple[int, slice, slice]]:
     """(rank, its moments, its segments)."""
     bounds = np.r_[situation.starts, len(situation.rank)]
-    at = np.searchsorted(situation.segments, bounds)
+    at = np.asarray(np.searchsorted(situation.segments, bounds))
     for rank in range(situation.key.ranks):
         moments = slice(int(bounds[rank]), int(bounds[rank + 1]))
         yield rank, moments, slice(int(at[rank]), int(at[rank + 1]))

@@ -68,8 +68,8 @@ def block_coefficients(
 ) -> Floats:
     """(block instants, situations) 0 or 1: where one term counts during a block's backward."""
     table = np.zeros((len(BLOCK_INSTANTS), SITUATIONS))
-    column = 0
-    for kind, first, top, bottom, mode in product(range(4), (0, 1), (0, 1), (0, 1), MODES):
+    situations = product(range(4), (0, 1), (0, 1), (0, 1), MODES)
+    for column, (kind, first, top, bottom, mode) in enumerate(situations):
         on_first, on_last = bool(kind & 2), bool(kind & 1)
         here = placed(on, on_first, on_last) and timely(when, bool(first))
         here = here and positioned(position, bool(top), bool(bottom), on_last)
@@ -78,7 +78,6 @@ def block_coefficients(
         if here:
             for index, instant in enumerate(BLOCK_INSTANTS):
                 table[index, column] = instant in live
-        column += 1
     return table
 
 
@@ -86,11 +85,9 @@ def block_coefficients(
 def stage_coefficients(live: frozenset[str], on: str, when: str) -> Floats:
     """(stage situations,) 0 or 1: where one term counts at the instants of a whole stage."""
     table = np.zeros(STAGE_SITUATIONS)
-    column = 0
-    for instant, kind, first in product(STAGE_INSTANTS, range(4), (0, 1)):
+    for column, (instant, kind, first) in enumerate(product(STAGE_INSTANTS, range(4), (0, 1))):
         here = placed(on, bool(kind & 2), bool(kind & 1)) and timely(when, bool(first))
         table[column] = here and instant in live
-        column += 1
     return table
 
 

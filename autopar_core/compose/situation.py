@@ -114,9 +114,8 @@ def _survivors(moments: Moments, whens: frozenset[str], forward_end: bool) -> In
     timed = bool(whens & {"first", "later"})
     same = [m.rank, m.kind, m.chunk, np.asarray(m.first & timed, dtype=np.int64)]
     more: list[Array] = [np.asarray(m.in_flight)]
-    for name in ("entered", "accumulated"):
-        if name in whens:
-            more.append(np.asarray(getattr(m, name)).astype(np.int64))
+    held_states = [name for name in ("entered", "accumulated") if name in whens]
+    more += [np.asarray(getattr(m, name)).astype(np.int64) for name in held_states]
     if "sent" in whens:
         more.append(m.sent.astype(np.int64)[:, None])
     if "reduced" in whens or "accumulated" in whens:
@@ -127,13 +126,16 @@ def _survivors(moments: Moments, whens: frozenset[str], forward_end: bool) -> In
     usable = np.ones(len(m.rank), bool) if forward_end else m.kind != FORWARD
     groups = np.stack(same, axis=1)
     held = np.concatenate(more, axis=1)
-    keep: list[int] = []
     rows = np.nonzero(usable)[0]
     _, index = np.unique(groups[rows], axis=0, return_inverse=True)
     index = index.reshape(-1)
     order = np.argsort(index, kind="stable")
     bounds = np.nonzero(np.diff(index[order]))[0] + 1
-    for members in np.split(rows[order], bounds):
+    starts, ends = np.r_[0, bounds], np.r_[bounds, len(rows)]
+    alone = ends - starts == 1
+    keep = rows[order[starts[alone]]].tolist()
+    for start, end in zip(starts[~alone].tolist(), ends[~alone].tolist(), strict=True):
+        members = rows[order[start:end]]
         values, positions = np.unique(held[members], axis=0, return_index=True)
         beaten = (values[None, :, :] >= values[:, None, :]).all(axis=2).sum(axis=1) > 1
         keep += members[positions[~beaten]].tolist()

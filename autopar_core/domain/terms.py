@@ -5,7 +5,8 @@ The core alone takes maxima: over stages, moments and instants for memory, over 
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Callable
+from enum import StrEnum
 from typing import Any
 
 from attrs import field, frozen
@@ -13,7 +14,7 @@ from attrs import field, frozen
 from autopar_core.domain.arrays import Bools, Floats, Ints
 
 
-class Extent(str, Enum):
+class Extent(StrEnum):
     """Counts that shards divide; work and tensors are products of them."""
 
     SEQUENCES = "sequences"
@@ -30,7 +31,7 @@ class Extent(str, Enum):
     OPTIMIZER_COPIES = "optimizer_copies"
 
 
-class Rounding(str, Enum):
+class Rounding(StrEnum):
     """How a divided extent is rounded.
 
     ``EXACT`` rounds up the quotient (filters see to it that it divides), ``ROWS`` rounds up the rows
@@ -80,9 +81,20 @@ class AttentionCalls:
 
 Shard = Divide | AttentionCalls
 
-MLP, GATHER, RECOMPUTE, ATTENTION, BLOCK_END = "mlp", "gather", "recompute", "attention", "block_end"
+MLP, GATHER, RECOMPUTE, ATTENTION, BLOCK_END = (
+    "mlp",
+    "gather",
+    "recompute",
+    "attention",
+    "block_end",
+)
 BLOCK_REDUCE = "block_reduce"
-FORWARD_END, LOSS, HEAD_BACKWARD, HEAD_REDUCE = "forward_end", "loss", "head_backward", "head_reduce"
+FORWARD_END, LOSS, HEAD_BACKWARD, HEAD_REDUCE = (
+    "forward_end",
+    "loss",
+    "head_backward",
+    "head_reduce",
+)
 EMBEDDING_BACKWARD, EMBEDDING_REDUCE, FINAL = "embedding_backward", "embedding_reduce", "final"
 
 BLOCK_PARTS: tuple[str, ...] = (MLP, GATHER, RECOMPUTE, ATTENTION, BLOCK_END)
@@ -100,11 +112,10 @@ POSITIONS = ("any", "top", "below_top", "bottom", "above_bottom", "not_received"
 WHENS = ("always", "first", "later", "entered", "accumulated", "reduced", "sent")
 
 
-def _one_of(legal: tuple[str, ...]):  # type: ignore[no-untyped-def]
-    def check(_: object, attribute: object, value: str) -> None:
+def _one_of(legal: tuple[str, ...]) -> Callable[[Any, Any, str], None]:
+    def check(_: Any, attribute: Any, value: str) -> None:
         if value not in legal:
-            name = getattr(attribute, "name", "value")
-            raise ValueError(f"{name} = {value!r} is none of {', '.join(legal)}")
+            raise ValueError(f"{attribute.name} = {value!r} is none of {', '.join(legal)}")
 
     return check
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -46,9 +46,10 @@ class EvalContext(Generic[Config, Section]):
     profile: Section
     _strides: dict[int, Mapping[str, Ints]] = field(factory=dict, init=False, repr=False)
 
-    def seen_by(self, config: object, profile: object) -> EvalContext[object, object]:
+    def seen_by(self, config: Any, profile: Any) -> EvalContext[Any, Any]:
         """The same job with another plugin's sections."""
-        return evolve(self, config=config, profile=profile)  # type: ignore[arg-type]
+        seen: EvalContext[Any, Any] = evolve(self, config=config, profile=profile)
+        return seen
 
     def group(self, batch: StrategyBatch, role: str) -> Group:
         """Ranks that form the group of a dimension (by name) or share a role.

@@ -32,7 +32,6 @@ class GenerationContext(Protocol):
     def sift(self, rows: StrategyBatch, level: Any) -> StrategyBatch:
         """Rows that pass every rule of a level; the others are recorded with their reasons."""
 
-
     def grow(self, rows: StrategyBatch) -> StrategyBatch:
         """Degree tuples expanded and sifted level by level into whole candidates."""
 

@@ -38,15 +38,41 @@ class Moments(Protocol):
     that the rank has sent a gradient.
     """
 
-    rank: Ints
-    kind: Ints
-    chunk: Ints
-    in_flight: Ints
-    first: Bools
-    entered: Bools
-    accumulated: Bools
-    reduced: Bools
-    sent: Bools
+    @property
+    def rank(self) -> Ints:
+        """(M,) pipeline rank."""
+
+    @property
+    def kind(self) -> Ints:
+        """(M,) 0 forward end, 1 backward, 2 end of the step."""
+
+    @property
+    def chunk(self) -> Ints:
+        """(M,) chunk at work."""
+
+    @property
+    def in_flight(self) -> Ints:
+        """(M, chunks) micro-batches in flight."""
+
+    @property
+    def first(self) -> Bools:
+        """(M,) first backward of the chunk."""
+
+    @property
+    def entered(self) -> Bools:
+        """(M, chunks) the chunk has run a forward."""
+
+    @property
+    def accumulated(self) -> Bools:
+        """(M, chunks) gradients are accumulated."""
+
+    @property
+    def reduced(self) -> Bools:
+        """(M, chunks) gradients are reduced."""
+
+    @property
+    def sent(self) -> Bools:
+        """(M,) a gradient was sent."""
 
 
 class Composer(Protocol):
@@ -60,13 +86,16 @@ class Composer(Protocol):
     """
 
     @property
-    def owner(self) -> str: ...
+    def owner(self) -> str:
+        """Plugin that owns idle time and hops."""
 
     @property
-    def blocking(self) -> bool: ...
+    def blocking(self) -> bool:
+        """Whether messages occupy their sender."""
 
     @property
-    def empty_stages(self) -> bool: ...
+    def empty_stages(self) -> bool:
+        """Whether a virtual stage may hold no layer."""
 
     def keys(self, batch: StrategyBatch) -> tuple[Ints, tuple[ScheduleKey, ...]]:
         """((N,) index of each row's key, the keys)."""

@@ -65,7 +65,9 @@ class Describer:
         )  # fmt: skip
 
     def _strategy(self, one: StrategyBatch, key: ScheduleKey, layout: Layout) -> Strategy:
-        fields = {n: v for n, v in one.row(0).items() if n not in ("partition_plan", "recompute_plan")}
+        fields = {
+            n: v for n, v in one.row(0).items() if n not in ("partition_plan", "recompute_plan")
+        }
         layers = layout.layers[0]
         offset = layers - self.contexts.job.model.num_layers // key.stages
         recompute = {
@@ -116,7 +118,9 @@ class Describer:
             key, rank, layout, float(composer.first_forward(key, times.forward)[0, rank]),
             float(composer.last_backward(key, times.backward)[0, rank]),
         )  # fmt: skip
-        parts = explain_time(terms.time, share, total, composer.owner, blocks(composer.blocking, key))
+        parts = explain_time(
+            terms.time, share, total, composer.owner, blocks(composer.blocking, key)
+        )
         tokens = job.training.global_batch_size * job.training.seq_len
         return PerformanceCost(
             seconds=total, low_seconds=total * (1 - CLASS_BAND),

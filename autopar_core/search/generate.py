@@ -119,7 +119,7 @@ class Generation:
         products = [1]
         for name in names:
             grown = [
-                (row + (value,), product * value)
+                ((*row, value), product * value)
                 for row, product in zip(rows, products, strict=True)
                 for value in self.values(name)
                 if devices % (product * value) == 0
@@ -216,7 +216,9 @@ class Generation:
                 answer = self.contexts.manager.call(
                     name, FILTER_HOOK, batch=rows, level=level, ctx=context
                 )
-                found += [(name, rule) for rule in (answer if isinstance(answer, list | tuple) else ())]
+                found += [
+                    (name, rule) for rule in (answer if isinstance(answer, list | tuple) else ())
+                ]
         found.sort(key=lambda pair: (pair[0], pair[1].code))
         return [_owned(rule, owner) for owner, rule in found]
 

@@ -13,13 +13,20 @@ from autopar_core.domain.fields import Level, Value
 from autopar_core.domain.job import Job
 from autopar_core.domain.result import Detail, SearchResult
 from autopar_core.domain.strategy import StrategyBatch
-from autopar_core.domain.verdict import Verdicts
+from autopar_core.domain.verdict import HABIT, Verdicts
 from autopar_core.errors import InputError
 from autopar_core.hooks.named import Generator, Ranker
 from autopar_core.plugins import PluginManager
 from autopar_core.search.contexts import Contexts
 from autopar_core.search.detail import RESIDUAL, Describer
-from autopar_core.search.evaluate import Estimates, Estimator, Sentences, evaluate, merged, over_memory
+from autopar_core.search.evaluate import (
+    Estimates,
+    Estimator,
+    Sentences,
+    evaluate,
+    merged,
+    over_memory,
+)
 from autopar_core.search.exact import ExactTimes
 from autopar_core.search.generate import Generation
 
@@ -146,9 +153,7 @@ class _Exact:
     pareto: Ints
 
 
-def _exact_set(
-    found: _Found, contexts: Contexts, estimator: Estimator, ranker: Ranker
-) -> _Exact:
+def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: Ranker) -> _Exact:
     """Replay what may belong to the top-k, the front, or the best of each degree value."""
     estimates = found.estimates
     feasible = np.nonzero(found.verdicts.feasible)[0]
@@ -239,12 +244,12 @@ def _misses(found: _Found, describer: Describer) -> tuple[Detail, ...]:
 def _habits(generation: Generation, found: _Found, row: int) -> tuple[str, ...]:
     """Sentences of the habits that one row goes against."""
     one = found.batch.take(np.array([row]))
-    said = []
-    for level in Level:
-        for rule in generation.rules(one, level):
-            if rule.kind == "habit" and rule.rows[0]:
-                said.append(rule.say(one, 0))
-    return tuple(said)
+    return tuple(
+        rule.say(one, 0)
+        for level in Level
+        for rule in generation.rules(one, level)
+        if rule.kind == HABIT and rule.rows[0]
+    )
 
 
 def _log(generation: Generation, found: _Found, exact: _Exact, job: Job) -> tuple[str, ...]:

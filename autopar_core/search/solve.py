@@ -11,11 +11,12 @@ import numpy as np
 from attrs import frozen
 
 from autopar_core.compose.memory_peak import Layout, rank_peaks
-from autopar_core.compose.memory_table import MODES, MemoryTable
+from autopar_core.compose.memory_table import MemoryTable
 from autopar_core.compose.situation import Situation
 from autopar_core.compose.time_table import TimeTable
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.space import Plan
+from autopar_core.domain.terms import MODES
 from autopar_core.hooks.schedule import Composer
 
 
@@ -74,7 +75,9 @@ def solve(problem: Problem, composer: Composer, partition: Plan, recompute: Plan
     rows = np.nonzero(over.any(axis=1) & ~over.all(axis=1) & possible)[0]
     if not len(rows):
         return solution
-    again = _rebalance(problem.take(rows), composer, recompute, solution.layout.take(rows), low, high)
+    again = _rebalance(
+        problem.take(rows), composer, recompute, solution.layout.take(rows), low, high
+    )
     if again is not None:
         moved, better = again
         kept = rows[moved]
@@ -125,9 +128,7 @@ def stage_costs(problem: Problem) -> tuple[Floats, Floats]:
     return time.forward + time.backward[:, 0], extra
 
 
-def _with_recompute(
-    problem: Problem, counts: Ints, plan: Plan, possible: Bools
-) -> Solution:
+def _with_recompute(problem: Problem, counts: Ints, plan: Plan, possible: Bools) -> Solution:
     """Fill in recompute as the plan says."""
     layout = Layout.plain(counts)
     if plan.kind in ("selective", "full"):
@@ -229,7 +230,8 @@ def _keep_cheaper(
     cheaper = _cost(problem, other[0]) < _cost(problem, best[0])
     lower = other[1] < best[1]
     if problem.granularity != "stage":
-        fits, fits_other = fits.all(1, keepdims=True), fits_other.all(1, keepdims=True)
+        fits = np.asarray(fits.all(axis=1, keepdims=True))
+        fits_other = np.asarray(fits_other.all(axis=1, keepdims=True))
         cost, cost_other = _cost(problem, best[0]), _cost(problem, other[0])
         cheaper = cost_other.max(1, keepdims=True) < cost.max(1, keepdims=True)
         lower = other[1].max(1, keepdims=True) < best[1].max(1, keepdims=True)
@@ -260,8 +262,10 @@ def _least(
         per_level = flight.sum(axis=1)
     else:
         per_level = flight.max(axis=1)
-    most = counts.max(axis=1, keepdims=True) if problem.granularity == "count" else (
-        counts.reshape(-1, key.chunks, key.ranks).sum(axis=1))  # fmt: skip
+    if problem.granularity == "count" and not whole:
+        most = counts.max(axis=1, keepdims=True)
+    else:
+        most = counts.reshape(-1, key.chunks, key.ranks).sum(axis=1)
     most = np.broadcast_to(most, (len(counts), key.ranks)).copy()
     if plan.layers.max is not None:
         most = np.minimum(most, plan.layers.max)
@@ -333,7 +337,7 @@ def _rebalance(
     chunks = problem.situation.key.chunks
     room = (problem.budget[:, None] - peaks) / np.maximum(slope / chunks, 1.0)
     room = np.floor(room / chunks).astype(np.int64)
-    cap = np.clip(layers + room, 0, high)
+    cap = np.clip(layers + room, 0, high).astype(np.int64)
     able = (cap.sum(axis=1) >= problem.layers) & (cap >= low).all(axis=1)
     rows = np.nonzero(able)[0]
     if not len(rows):
@@ -346,7 +350,7 @@ def _rebalance(
     if not len(rows):
         return None
     found = _with_recompute(part, counts[possible], recompute, np.ones(len(rows), bool))
-    fits = (found.peaks <= part.budget[:, None]).all(axis=1)
+    fits = np.asarray((found.peaks <= part.budget[:, None]).all(axis=1))
     if not fits.any():
         return None
     better = Solution(found.layout.take(fits), found.peaks[fits], found.possible[fits])

@@ -18,7 +18,6 @@ from autopar_core.domain.terms import (
     Extent,
     MemoryTerm,
     Partial,
-    Rounding,
     Shard,
     TimeTerm,
 )
@@ -94,7 +93,9 @@ def _ask(
     for name in contexts.manager.active:
         if not contexts.manager.implements(name, hook):
             continue
-        answer = contexts.manager.call(name, hook, batch=batch, ctx=contexts.by_plugin[name], **more)
+        answer = contexts.manager.call(
+            name, hook, batch=batch, ctx=contexts.by_plugin[name], **more
+        )
         if answer is MISSING:
             objections += _declined(name, hook, batch, contexts)
             continue
@@ -106,9 +107,7 @@ def _ask(
     return answers
 
 
-def _declined(
-    name: str, hook: str, batch: StrategyBatch, contexts: Contexts
-) -> list[Objection]:
+def _declined(name: str, hook: str, batch: StrategyBatch, contexts: Contexts) -> list[Objection]:
     """A plugin that answered nothing: rows that use its dimension cannot be estimated."""
     dimension = contexts.manager.info(name).dimension
     if dimension is None:
@@ -171,7 +170,9 @@ def _indivisible(work: RankWork, shards: Sequence[Shard]) -> list[Objection]:
         for shard in shards:
             if isinstance(shard, Divide) and shard.extent is extent:
                 product = product * shard.by
-        sentence = f"{base} {extent.value.replace('_', ' ')} are not divisible by all splits together"
+        sentence = (
+            f"{base} {extent.value.replace('_', ' ')} are not divisible by all splits together"
+        )
         found.append(Objection(f"{extent.value}-divide", "core", base % product != 0, sentence))
     heads, kv = work.extent(Extent.ATTENTION_HEADS), work.extent(Extent.KV_HEADS)
     for shard in shards:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from attrs import field, frozen
@@ -128,6 +129,13 @@ class Bench:
         job = load_job(None, deep_merge(SMALL_JOB, changes or {}), Overrides(), manager)
         return cls(plugin, Contexts.build(job, manager))
 
+    @classmethod
+    def once(cls, tests: type, *arguments: Any) -> Bench:
+        """The bench of a class of tests, made at its first test: :meth:`of` with the arguments."""
+        if tests not in _BENCHES:
+            _BENCHES[tests] = cls.of(*arguments)
+        return _BENCHES[tests]
+
     @property
     def dimension(self) -> Dimension:
         """The dimension of the plugin.
@@ -215,6 +223,9 @@ class Bench:
         memory, fits = self.call("autopar_memory", batch, work=work)
         time, timed = self.call("autopar_performance", batch, work=work)
         return Answers(shards, memory, time, sharded & fits & timed)
+
+
+_BENCHES: WeakKeyDictionary[type, Bench] = WeakKeyDictionary()
 
 
 def read_only(batch: StrategyBatch) -> StrategyBatch:

@@ -42,9 +42,9 @@ class DimensionConformance:
     expected_gaps: ClassVar[frozenset[str]] = frozenset()
 
     def bench(self) -> Bench:
-        """The plugin alone with the core."""
+        """The plugin alone with the core; loaded once per class."""
         named = {"framework": {"name": self.framework}} if self.framework else {}
-        return Bench.of(self.plugin, {**named, **self.job}, self.files, self.extra)
+        return Bench.once(type(self), self.plugin, {**named, **self.job}, self.files, self.extra)
 
     def some_rows(self, bench: Bench) -> tuple[StrategyBatch, Array]:
         """(all rows, indices of some of them spread evenly)."""

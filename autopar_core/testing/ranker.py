@@ -33,8 +33,8 @@ class RankerConformance:
     job: ClassVar[Mapping[str, Any]] = {}
 
     def bench(self) -> Bench:
-        """The plugin with the core."""
-        return Bench.of(self.plugin, self.job, self.files, self.extra)
+        """The plugin with the core; loaded once per class."""
+        return Bench.once(type(self), self.plugin, self.job, self.files, self.extra)
 
     def ranker(self) -> Ranker:
         """The ranker under test."""

@@ -5,7 +5,7 @@ Everything is a product of named extents, so shards of any number of dimensions 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from attrs import field, frozen
@@ -145,8 +145,9 @@ class RankWork:
         if unit == "embedding":
             rest = model.embedding_parameters - model.vocab * width
             return [(vocabulary, one * width)], one * rest
-        rest = model.final_norm_parameters + (0 if model.tied_embeddings else
-                                              model.head_parameters - model.vocab * width)
+        rest = model.final_norm_parameters + (
+            0 if model.tied_embeddings else model.head_parameters - model.vocab * width
+        )
         return [(vocabulary, one * width)], one * rest
 
     def parameters(self, unit: str) -> Ints:
@@ -239,7 +240,7 @@ class RankWork:
         return ((~replaced).astype(np.int64), whole), *pairs
 
 
-ELEMENTS = {
+ELEMENTS: dict[str, Callable[[RankWork], Ints]] = {
     "residual_hidden": lambda w: w.extent(Extent.RESIDUAL_TOKENS) * w.model.hidden,
     "hidden": lambda w: w.extent(Extent.TOKENS) * w.model.hidden,
     "query": lambda w: (

@@ -45,11 +45,17 @@ def plugin_file() -> Callable[[str], str]:
     return lambda name: str(FILES / f"{name}.py")
 
 
-@pytest.fixture
-def input_file(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def job_text() -> str:
     """The job."""
+    return INPUT
+
+
+@pytest.fixture
+def input_file(tmp_path: Path, job_text: str) -> Path:
+    """The job in a file."""
     path = tmp_path / "job.toml"
-    path.write_text(INPUT)
+    path.write_text(job_text)
     return path
 
 

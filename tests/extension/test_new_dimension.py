@@ -45,15 +45,18 @@ def test_the_core_does_not_know_it() -> None:
     assert [path for path in texts if name.search(path.read_text())] == []
 
 
-@pytest.fixture
-def run(autopar: Autopar, tmp_path: Path) -> tuple[dict[str, Any], Path]:
-    """A search of the whole space."""
-    document = autopar(*WITH, "--set", "search.top_k=60", "--out", str(tmp_path / "out"))
-    return document, tmp_path / "out"
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, job_text: str) -> Path:
+    """Files of a search of the whole space."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "job.toml").write_text(job_text)
+    arguments = ["search", str(folder / "job.toml"), *WITH, "--no-charts"]
+    assert main([*arguments, "--out", str(folder / "out")]) == 0
+    return folder / "out"
 
 
-def test_generates(run: tuple[dict[str, Any], Path], table: Table) -> None:
-    rows = table(run[1] / "candidates.csv")
+def test_generates(run: Path, table: Table) -> None:
+    rows = table(run / "candidates.csv")
     assert {row["xp_degree"] for row in rows} == {"1", "2"}
     for row in rows:
         product = 1
@@ -65,8 +68,8 @@ def test_generates(run: tuple[dict[str, Any], Path], table: Table) -> None:
     assert {row["xp_overlap"] for row in rows if row["xp_degree"] == "2"} == {"true", "false"}
 
 
-def test_filters(run: tuple[dict[str, Any], Path], table: Table) -> None:
-    fallen = [row for row in table(run[1] / "rejected.csv") if row["code"] == "xp-ffn"]
+def test_filters(run: Path, table: Table) -> None:
+    fallen = [row for row in table(run / "rejected.csv") if row["code"] == "xp-ffn"]
     assert {row["xp_degree"] for row in fallen} == {"3", "6"}
     assert {row["owner"] for row in fallen} == {"xp"}
     assert "FFN width 4096 is not divisible by xp 3" in {row["sentence"] for row in fallen}

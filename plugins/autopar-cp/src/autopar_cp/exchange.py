@@ -67,9 +67,7 @@ def attention_calls(batch: StrategyBatch, profile: CpProfile) -> list[AttentionC
     return [ring, gathered, heads]
 
 
-def ring_terms(
-    batch: StrategyBatch, work: RankWork, group: Group, ctx: Context
-) -> list[TimeTerm]:
+def ring_terms(batch: StrategyBatch, work: RankWork, group: Group, ctx: Context) -> list[TimeTerm]:
     """Hops of keys and values behind the attention steps; backward also carries their gradients."""
     cp, rows = batch["cp_degree"], uses(batch, "p2p")
     keys_values = 2 * 2 * work.elements("key_value")

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from autopar_core.api import Bools, Divide, EvalContext, Extent, Group, Ints, Rounding, StrategyBatch
+from autopar_core.api import (
+    Bools,
+    Divide,
+    EvalContext,
+    Extent,
+    Group,
+    Ints,
+    Rounding,
+    StrategyBatch,
+)
 from autopar_dp.config import DpConfig, DpProfile
 
 

@@ -72,7 +72,9 @@ def step_terms(work: RankWork, groups: Sharing, once: Floats, ctx: Context) -> l
     terms = list(_step("gradient reduction", groups.shard, work, bytes_reduce, passes,
                        reduce_window, ctx))  # fmt: skip
     gathers = np.where(stage > 0, 1.0, 0.0) * once
-    terms += _step("parameter gather", groups.shard, work, bytes_gather, gathers, gather_window, ctx)
+    terms += _step(
+        "parameter gather", groups.shard, work, bytes_gather, gathers, gather_window, ctx
+    )
     left = bytes_reduce / np.maximum(groups.shard.size, 1)
     over = np.where(groups.hybrid, 2.0, 0.0)
     terms += _step("gradient all-reduce over replicas", groups.replicas, work, left, over,
@@ -127,8 +129,8 @@ def copy_terms(work: RankWork, each: Floats, once: Floats, ctx: Context) -> list
                               formula=f"{nbytes:g} B x block parameters / device memory",
                               source=source))  # fmt: skip
     for unit, (scale, on) in UNITS.items():
-        nbytes = (gather + reduce) * work.parameters(unit)
-        seconds = moved_seconds(ctx.system, nbytes, 0) * once
+        moved = (gather + reduce) * work.parameters(unit)
+        seconds = moved_seconds(ctx.system, moved, 0) * once
         terms.append(TimeTerm(name="FSDP copies", seconds=seconds, segment="step", scale=scale,
                               on=on, formula="gather and reduction copies once per step",
                               source=source))  # fmt: skip

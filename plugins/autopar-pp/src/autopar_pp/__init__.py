@@ -19,6 +19,7 @@ from autopar_core.api import (
     Dimension,
     Field,
     Group,
+    Ints,
     Level,
     MemoryTerm,
     PluginInfo,
@@ -98,13 +99,13 @@ def autopar_memory(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[M
     terms = profile_terms(work, profile.memory, several)
     if profile.receive_buffers:
         buffers = edge * work.micro_batches * several
-        for name, on in (("receive buffers (activations)", "not_first"),
-                         ("receive buffers (gradients)", "not_last")):  # fmt: skip
-            terms.append(
-                MemoryTerm(name=name, bytes=buffers, scale="chunk", on=on,
-                           formula="micro-batches x 2 B x residual_hidden per edge",
-                           source="torch.distributed.pipelining; exact in 33 H200 runs")
-            )  # fmt: skip
+        edges = (("activations", "not_first"), ("gradients", "not_last"))
+        terms += [
+            MemoryTerm(name=f"receive buffers ({what})", bytes=buffers, scale="chunk", on=on,
+                       formula="micro-batches x 2 B x residual_hidden per edge",
+                       source="torch.distributed.pipelining; exact in 33 H200 runs")
+            for what, on in edges
+        ]  # fmt: skip
     if profile.keeps_outputs:
         terms += _kept_outputs(edge * several)
     if profile.keeps_sent_gradient:
@@ -123,7 +124,7 @@ def autopar_memory(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[M
     return terms
 
 
-def _kept_outputs(edge: np.ndarray) -> list[MemoryTerm]:  # type: ignore[type-arg]
+def _kept_outputs(edge: Ints) -> list[MemoryTerm]:
     """The output of a stage lives until its backward; the first block's input is the receive buffer."""
     blocks = frozenset(BLOCK_INSTANTS)
     source = "measured on H200, 33 pipeline runs"
@@ -163,6 +164,4 @@ def autopar_performance(batch: StrategyBatch, work: RankWork, ctx: Context) -> l
 @hookimpl
 def autopar_schedule(ctx: Context) -> Composer:
     """The composer of all schedules."""
-    return PipelineComposer(
-        blocking=ctx.profile.blocking, empty_stages=ctx.profile.empty_stages
-    )
+    return PipelineComposer(blocking=ctx.profile.blocking, empty_stages=ctx.profile.empty_stages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar_core.api import HABIT, Broken, EvalContext, Level, StrategyBatch
+from autopar_core.api import HABIT, Bools, Broken, EvalContext, Ints, Level, StrategyBatch
 from autopar_pp.config import PpConfig, PpProfile
 
 
@@ -113,7 +113,7 @@ def _chunks(batch: StrategyBatch, ctx: Context) -> list[Broken]:
     return rules
 
 
-def _partial_rounds(m: np.ndarray, pp: np.ndarray, whole: bool) -> np.ndarray:  # type: ignore[type-arg]
+def _partial_rounds(m: Ints, pp: Ints, whole: bool) -> Bools:
     if whole:
         return np.asarray((m % pp != 0) | (m < pp))
     return np.asarray(m % np.maximum(1, m // pp) != 0)

@@ -60,7 +60,9 @@ def autopar_plugin_info() -> PluginInfo:
 @hookimpl
 def autopar_field_values(ctx: Context) -> Mapping[str, Sequence[Any]]:
     """Sequence parallelism as the framework has it."""
-    values = {"always": (True,), "never": (False,)}.get(ctx.profile.sequence_parallel, (True, False))
+    values = {"always": (True,), "never": (False,)}.get(
+        ctx.profile.sequence_parallel, (True, False)
+    )
     return {"sequence_parallel": values}
 
 

@@ -59,7 +59,12 @@ def layer_terms(
         parts = [
             ("collectives", "forward", forward, None),
             ("collectives", "backward", 2 * one, None),
-            ("collectives under GEMMs", "backward", again + 2 * one, Window(name="linear", share=0.5)),
+            (
+                "collectives under GEMMs",
+                "backward",
+                again + 2 * one,
+                Window(name="linear", share=0.5),
+            ),
         ]
     else:
         parts = [
@@ -106,7 +111,9 @@ def _ends(
     work: RankWork, group: Group, one: Floats, split: Floats, ctx: EvalContext[TpConfig, TpProfile]
 ) -> list[TimeTerm]:
     """Embedding reduce, gradient of the head's input, scalars of the vocabulary-parallel loss."""
-    scalars = 3 * all_reduce_seconds(ctx.system.links, 4 * work.extent(Extent.TOKENS), group) * split
+    scalars = (
+        3 * all_reduce_seconds(ctx.system.links, 4 * work.extent(Extent.TOKENS), group) * split
+    )
     rows = [
         ("embedding reduce", "embedding", "forward", one, "one collective"),
         ("logits input gradient", "head", "backward", 2 * one, "one all-reduce"),
