@@ -68,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 feasible, 1 nothing fits, 2 wrong input, 3 a fault of autopar.
     """
+    # Large searches run in processes of their own; BLAS threads over small matrices only compete.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = autopar.main(
             args=None if arguments is None else list(arguments),

@@ -130,7 +130,8 @@ def _stage_value(
 ) -> Floats:
     """(K, S) bytes at an instant of the whole stage."""
     column = (STAGE_INSTANTS.index(instant) * 4 + kind) * 2 + first
-    return np.asarray(table.stage[:, column] + table.stage_layer[:, column] * layers)
+    at = table.at[:, None], column[None, :]
+    return np.asarray(table.stage[at] + table.stage_layer[at] * layers)
 
 
 def _forward(
@@ -158,7 +159,7 @@ def _backward(
         for instant in instants:
             value = base + _stage_value(table, instant, kind[at], first, here)
             worst[:, at] = np.maximum(worst[:, at], value)
-    flat, rows = table.block.ravel(), np.arange(len(layers))[:, None] * SITUATIONS
+    flat, rows = table.block.ravel(), table.at[:, None] * SITUATIONS
     situation = rows + ((kind * 2 + first) * 4 * len(MODES))[None, :]
     done = table.done[:, kind * 2 + first] if table.done.any() else None
     for block in _positions(layers, selective, full):

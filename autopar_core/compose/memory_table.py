@@ -99,12 +99,14 @@ class MemoryTable:
         static: ((scale, on, when), (N,)) of terms that live through the step.
         saved: (N, modes) bytes per layer and micro-batch in flight.
         in_flight: (on, (N,)) bytes per chunk and micro-batch in flight.
-        block: (N, situations) largest sum over the parts of a block's backward, without what other
+        block: (rows, situations) largest sum over the parts of a block's backward, without what other
             blocks have saved.
         done: (N, 8) bytes per layer whose backward is done, index = stage type * 2 + first.
-        stage: (N, stage situations) bytes at the instants of a whole stage.
+        stage: (rows, stage situations) bytes at the instants of a whole stage.
         stage_layer: The same per layer of the chunk.
         reserve: (N,) bytes outside the allocator.
+        at: (N,) rows of ``block``, ``stage`` and ``stage_layer`` that stand for these rows; the wide
+            tables are shared by all selections of rows.
         whens: Values of ``when`` that occur: the only states of a chunk that matter.
         forward_end: Whether anything exists only at the end of a forward.
     """
@@ -117,6 +119,7 @@ class MemoryTable:
     stage: Floats
     stage_layer: Floats
     reserve: Floats
+    at: Ints
     whens: frozenset[str]
     forward_end: bool
 
@@ -143,7 +146,7 @@ class MemoryTable:
                         done[:, kind * 2 + first] += term.bytes
         return cls(
             tuple(static.items()), saved, tuple(flight.items()), _block_sums(inside, size), done,
-            *_stage_sums(inside, size), reserve, frozenset(t.when for t in inside),
+            *_stage_sums(inside, size), reserve, np.arange(size), frozenset(t.when for t in inside),
             any(FORWARD_END in t.live and not is_static(t) and t.scale in ("one", "chunk", "layer")
                 for t in inside),
         )  # fmt: skip
@@ -152,8 +155,8 @@ class MemoryTable:
         """The same of some rows."""
         return MemoryTable(
             tuple((key, value[rows]) for key, value in self.static), self.saved[rows],
-            tuple((key, value[rows]) for key, value in self.in_flight), self.block[rows],
-            self.done[rows], self.stage[rows], self.stage_layer[rows], self.reserve[rows],
+            tuple((key, value[rows]) for key, value in self.in_flight), self.block,
+            self.done[rows], self.stage, self.stage_layer, self.reserve[rows], self.at[rows],
             self.whens, self.forward_end,
         )  # fmt: skip
 

@@ -6,8 +6,9 @@ number of workers or the order of plugins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+import multiprocessing
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -227,11 +228,7 @@ def evaluate(
     parts = [order[i : i + chunk] for i in range(0, size, chunk)]
     result = Estimates.empty(size)
     done = 0
-
-    def run(rows: Ints) -> tuple[Ints, Estimates]:
-        return rows, estimator.rows(batch.take(rows))
-
-    for rows, found in _mapped(run, parts, workers):
+    for rows, found in zip(parts, _mapped(estimator, batch, parts, workers), strict=True):
         for name in ("memory", "allocated", "worst", "seconds", "possible"):
             getattr(result, name)[rows] = getattr(found, name)
         result.objections += [(rows[at], objection) for at, objection in found.objections]
@@ -241,13 +238,31 @@ def evaluate(
     return result
 
 
+# What forked workers inherit: they cannot be handed loaded plugins through a pipe.
+_SHARED: dict[str, Any] = {}
+
+
+def _run(rows: Ints) -> Estimates:
+    found: Estimates = _SHARED["estimator"].rows(_SHARED["batch"].take(rows))
+    return found
+
+
 def _mapped(
-    run: Callable[[Ints], tuple[Ints, Estimates]], parts: list[Ints], workers: int
-) -> Iterable[tuple[Ints, Estimates]]:
-    if workers <= 1 or len(parts) <= 1:
-        return map(run, parts)
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(run, parts))
+    estimator: Estimator, batch: StrategyBatch, parts: list[Ints], workers: int
+) -> Iterator[Estimates]:
+    """Estimates of each part in order, by forked processes where the system has them."""
+    _SHARED.update(estimator=estimator, batch=batch)
+    try:
+        if workers <= 1 or len(parts) <= 1 or "fork" not in multiprocessing.get_all_start_methods():
+            yield from map(_run, parts)
+            return
+        with warnings.catch_warnings():
+            # numerical libraries may keep idle threads; children only compute and return arrays
+            warnings.simplefilter("ignore", DeprecationWarning)
+            with multiprocessing.get_context("fork").Pool(min(workers, len(parts))) as pool:
+                yield from pool.imap(_run, parts)
+    finally:
+        _SHARED.clear()
 
 
 @frozen(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,6 +36,8 @@ Progress = Callable[[int, int], None]
 # Nearest misses told when nothing is feasible.
 MISSES = 3
 FEASIBLE = "feasible"
+# Rows from which several processes pay for their start.
+LARGE = 20_000
 
 
 def search(
@@ -46,7 +49,7 @@ def search(
     Args:
         job: The checked input.
         manager: Active plugins.
-        workers: Threads; 0 takes two where the space is large. Results do not depend on it.
+        workers: Processes; 0 takes one per core where the space is large. Results do not depend on it.
         chunk_rows: Rows per chunk; 0 takes the default. Results do not depend on it.
         progress: Called with rows done and rows in all.
 
@@ -60,9 +63,9 @@ def search(
     generation = Generation(contexts)
     batch = _generate(generation, generator)
     estimator = Estimator(contexts)
-    threads = workers or (2 if len(batch) > 20_000 else 1)
+    processes = workers or (os.cpu_count() or 1 if len(batch) > LARGE else 1)
     estimates = evaluate(
-        batch, estimator, workers=threads, chunk_rows=chunk_rows, progress=progress
+        batch, estimator, workers=processes, chunk_rows=chunk_rows, progress=progress
     )
     found = _Found.of(batch, estimates, job)
     exact = _exact_set(found, contexts, estimator, ranker)

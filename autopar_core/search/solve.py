@@ -258,10 +258,6 @@ def _least(
     freed = problem.memory.saved[:, 0] - problem.memory.saved[:, MODES.index(mode)]
     flight = situation.most_in_flight().astype(np.float64)
     whole = _whole(problem, mode)
-    if whole or problem.granularity == "count":
-        per_level = flight.sum(axis=1)
-    else:
-        per_level = flight.max(axis=1)
     if problem.granularity == "count" and not whole:
         most = counts.max(axis=1, keepdims=True)
     else:
@@ -274,23 +270,46 @@ def _least(
         level = most.copy()
     layout = _at_level(problem, counts, mode, level)
     peaks = problem.peaks(layout) if level.any() else plain.copy()
-    step = np.maximum(freed[:, None] * per_level, 1.0)
     while not whole:
         excess = peaks - problem.budget[:, None]
-        if problem.granularity == "count":
-            excess = np.broadcast_to(excess.max(axis=1, keepdims=True), excess.shape)
-            step = np.broadcast_to(step.max(axis=1, keepdims=True), excess.shape)
         grow = (excess > 0) & (level < most)
         rows = np.nonzero(grow.any(axis=1) & (freed > 0))[0]
         if not len(rows):
             break
-        more = np.maximum(1, np.ceil(excess[rows] / step[rows])).astype(np.int64)
-        level[rows] = np.where(grow[rows], np.minimum(most[rows], level[rows] + more), level[rows])
+        over = np.where(grow[rows], excess[rows], 0.0)
+        more = _more(problem, counts[rows], level[rows], over, freed[rows], flight)
+        level[rows] = np.minimum(most[rows], level[rows] + more)
         part = problem.take(rows)
         new = _at_level(part, counts[rows], mode, level[rows])
         layout.put(rows, new)
         peaks[rows] = part.peaks(new)
     return layout, peaks
+
+
+def _more(
+    problem: Problem, counts: Ints, level: Ints, excess: Floats, freed: Floats, flight: Floats
+) -> Ints:
+    """(K, ranks) layers that must recompute in addition, at least: what each can free at most.
+
+    A layer of a chunk frees its saved bytes once per micro-batch of that chunk in flight; ``flight``
+    (ranks, chunks) is the most there ever are.
+    """
+    key = problem.situation.key
+    if problem.granularity == "count":
+        rate = np.maximum(freed[:, None] * flight.sum(axis=1), 1.0)
+        needed = np.ceil(excess / rate).astype(np.int64).max(axis=1, keepdims=True)
+        return np.broadcast_to(np.maximum(needed, 1), level.shape)
+    more, left, used = np.zeros_like(level), excess.copy(), level.copy()
+    for chunk in range(key.chunks):
+        layers = counts[:, chunk * key.ranks : (chunk + 1) * key.ranks]
+        taken = np.minimum(layers, used)
+        used = used - taken
+        rate = np.maximum(freed[:, None] * flight[:, chunk], 1.0)
+        wanted = np.ceil(np.maximum(left, 0.0) / rate)
+        chosen = np.minimum(layers - taken, wanted).astype(np.int64)
+        more += chosen
+        left = left - chosen * rate
+    return more + (left > 0)
 
 
 def _whole(problem: Problem, mode: str) -> bool:

@@ -74,8 +74,9 @@ def test_links_resolve(page: Path) -> None:
 @pytest.mark.parametrize("readme", ["README.md", "README.zh.md"])
 def test_readme_names_the_two_commands(readme: str) -> None:
     text = (ROOT / readme).read_text(encoding="utf-8")
-    shown = [line.removeprefix("$ ") for line in text.splitlines()]
-    assert [line for line in shown if line in COMMANDS] == list(COMMANDS)
+    first = re.search(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert first is not None
+    assert tuple(first[1].splitlines()) == COMMANDS
 
 
 def test_each_page_has_its_twin() -> None:

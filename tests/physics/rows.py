@@ -23,14 +23,18 @@ DATA = Path(__file__).parents[1] / "data" / "measured"
 GIB = 2**30
 Row = Mapping[str, str]
 
-# Words of a source or framework column -> profile; the first that fits.
-PROFILES = (
-    ("Megatron-Bridge", "megatron-bridge"), ("NeMo", "nemo"), ("kwai", "megatron-kwai"),
-    ("SC21", "megatron-2021"), ("Korthikanti", "megatron-2021"), ("vTrain", "megatron-deepspeed"),
-    ("foundry", "llm-foundry"), ("MaxText", "maxtext"), ("ScaleTorch", "scaletorch"),
-    ("LiBai", "libai"), ("Meta internal", "meta-internal"), ("MegaScale", "megascale"),
-    ("nanotron", "nanotron"), ("SimuMax", "megatron"), ("Megatron-LM", "megatron"),
-)  # fmt: skip
+# Words of the framework column -> profile.
+FRAMEWORKS = {
+    "Megatron-Bridge": "megatron-bridge", "NeMo": "nemo", "Megatron-Kwai": "megatron-kwai",
+    "llm-foundry": "llm-foundry", "MaxText": "maxtext", "ScaleTorch": "scaletorch",
+    "LiBai": "libai", "Meta internal": "meta-internal", "MegaScale": "megascale",
+    "DeepSpeed ZeRO-3": "deepspeed-zero3", "nanotron": "nanotron",
+}  # fmt: skip
+# Whose Megatron-LM it is: words of the source column -> profile.
+MEGATRONS = {
+    "SC21": "megatron-2021", "Korthikanti": "megatron-2021", "libai": "megatron-2021",
+    "kwai": "megatron-kwai", "vTrain": "megatron-deepspeed",
+}  # fmt: skip
 
 
 def manager() -> PluginManager:
@@ -143,11 +147,13 @@ def profile(row: Row) -> str:
     """The framework profile of a published row."""
     if "torchtitan" in row["framework"]:
         return "torchtitan-compile" if "compile" in row["other_flags"] else "torchtitan"
-    for place in ("framework", "source"):
-        for word, name in PROFILES:
-            if word in row[place] and (place == "source" or word != "Megatron-LM"):
-                return name
-    return "generic"
+    for word, name in FRAMEWORKS.items():
+        if word in row["framework"]:
+            return name
+    for word, name in MEGATRONS.items():
+        if word in row["source"]:
+            return name
+    return "megatron" if row["framework"] == "Megatron-LM" else "generic"
 
 
 def override(row: Row) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Step times of published full systems, source by source.
 
-Only rows that the model can express: 16-bit number formats and a stated micro-batch size. One scalar
-per profile and system is calibrated on these very sources, so the bounds state consistency, not
-predictive power: a change of the model that no longer fits them is noticed here.
+Only rows that the model can express: 16-bit formats and a stated micro-batch size. One scalar per
+profile and system is calibrated on these very sources, so the bounds state consistency rather than
+predictive power; `test_scalars_from_the_other_half` refits the scalars alone.
 """
 
 from __future__ import annotations
@@ -74,11 +74,23 @@ def test_source(errors: dict[tuple[str, str], dict[str, float]], group: tuple[st
 
 
 def test_all_sources(errors: dict[tuple[str, str], dict[str, float]]) -> None:
-    # 255 rows, measured with this release: median 2.6 %, p90 8.0 %.
+    # 255 rows, measured with this release: median 2.6 %, p90 7.4 %.
     size = 100 * np.abs([error for group in errors.values() for error in group.values()])
     assert len(size) == sum(count for count, _, _ in BOUNDS.values())
     assert np.median(size) <= 5
     assert np.percentile(size, 90) <= 12
+
+
+def test_scalars_from_the_other_half(errors: dict[tuple[str, str], dict[str, float]]) -> None:
+    # The scalar of each source from every second row, tested on the rows between them.
+    # Measured with this release: median 2.9 %, p90 8.2 % over 124 rows.
+    found: list[float] = []
+    for group in errors.values():
+        ratios = 1 + np.array(list(group.values()))
+        if len(ratios) >= 4:
+            found += list(np.abs(ratios[1::2] / np.median(ratios[::2]) - 1))
+    assert np.median(found) <= 0.05
+    assert np.percentile(found, 90) <= 0.12
 
 
 def test_rank_of_alternatives(

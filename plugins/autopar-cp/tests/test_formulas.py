@@ -102,7 +102,7 @@ def link(found: Terms, name: str) -> dict[str, float]:
 
 def test_ring_exchange() -> None:
     # cp 4: keys and values of 8 192 tokens x 512 in bf16: 4 B x 4 194 304 = 16.777216 MB.
-    # Forward 3 x (10 us + 167.77216 us); backward carries their gradients too: 3 x (10 + 335.54432).
+    # Forward 3 x (10 us + 167.77216 us); backward with their gradients 3 x (10 + 335.54432) us.
     seconds = link(terms({"cp_degree": 4, "dp_degree": 2, "cp_comm_type": "p2p"}), "ring exchange")
     assert seconds["forward"] == pytest.approx(533.31648e-6, rel=1e-12)
     assert seconds["backward"] == pytest.approx(1036.63296e-6, rel=1e-12)
@@ -151,8 +151,8 @@ def test_one_rank_exchanges_nothing() -> None:
 
 
 def test_merging() -> None:
-    # 3 further steps, each merges half of 8 192 x 1 024 query elements: 10 B forward, 6 B and 8 B per
-    # key/value element backward, at 0.65 of 3.35 TB/s = 2.1775 TB/s; 2 kernels of 3 us.
+    # 3 further steps, each merges half of 8 192 x 1 024 query elements: 10 B forward, 6 B and 8 B
+    # per key/value element backward, at 0.65 of 3.35 TB/s = 2.1775 TB/s; 2 kernels of 3 us.
     # Forward 3 x (41.943040 MB / 2.1775 TB/s + 6 us) = 3 x 25.26203 us.
     # Backward 3 x ((25.165824 + 33.554432) MB / 2.1775 TB/s + 6 us) = 3 x 32.96682 us.
     seconds = link(

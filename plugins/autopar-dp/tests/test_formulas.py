@@ -24,7 +24,7 @@ JOB = {
     "cluster": {"override": {"links": {"intra": INTRA, "inter": INTER}}},
     "framework": {"override": {"core": {"time_scale": {"default": 1.0}}}},
 }
-# The small model: query, output 1024 x 1024; key, value 512 x 1024; three of 4096 x 1024; two norms.
+# Query, output 1024 x 1024; key, value 512 x 1024; three of 4096 x 1024; two norms.
 BLOCK = 2 * 1_048_576 + 2 * 524_288 + 3 * 4_194_304 + 2_048
 TABLE = 32_768 * 1_024
 COPIES = (Extent.PARAMETER_COPIES, Extent.GRADIENT_COPIES, Extent.OPTIMIZER_COPIES)
@@ -148,7 +148,8 @@ def test_what_hides_the_reduction() -> None:
     assert gather.name == "first_forward"
     exposed = {"framework": {"override": {"dp": {"overlap_gradients": False}}}}
     found = terms({"dp_degree": 8, "zero_stage": 1}, exposed)
-    assert all(t.window is None for t in found.time if t.name == "gradient reduction")
+    steps = [t for t in found.time if t.name == "gradient reduction" and t.segment == "step"]
+    assert all(t.window is None for t in steps)
 
 
 def test_gradient_bytes() -> None:
@@ -215,12 +216,12 @@ def test_hybrid_reduces_over_replicas() -> None:
     reduced = seconds(found, "gradient reduction", segment="block", phase="backward")
     assert reduced == pytest.approx(471.92064e-6 + 10e-6, rel=1e-12)
     over = seconds(found, "gradient all-reduce over replicas", segment="step", scale="layer")
-    assert over == pytest.approx(0 * BLOCK + 157.30688e-6, rel=1e-12)
+    assert over == pytest.approx(157.30688e-6, rel=1e-12)
 
 
 def test_sharding_is_deferred_in_torch_pipelines() -> None:
-    # torchtitan with two stages: gathers and reductions once per step, and gradients of whole layers
-    # added up in every micro-batch but one.
+    # torchtitan with two stages: gathers and reductions once per step, and gradients of whole
+    # layers added up in every micro-batch but one.
     values = {
         "dp_degree": 4, "pp_degree": 2, "zero_stage": 3, "schedule": "1f1b", "micro_batch_num": 16
     }  # fmt: skip
@@ -230,5 +231,4 @@ def test_sharding_is_deferred_in_torch_pipelines() -> None:
     assert seconds(found, "gradient reduction", segment="step") > 0
     # 10 B x 15 730 688 x 15/16 at 0.65 of 3.35 TB/s
     added = seconds(found, "gradient accumulation", segment="block")
-    scale = 1.08  # the profile's default calibration
-    assert added == pytest.approx(scale * 157.30688e6 * 15 / 16 / 2.1775e12, rel=1e-9)
+    assert added == pytest.approx(157.30688e6 * 15 / 16 / 2.1775e12, rel=1e-9)

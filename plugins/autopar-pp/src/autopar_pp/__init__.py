@@ -152,12 +152,12 @@ def autopar_performance(batch: StrategyBatch, work: RankWork, ctx: Context) -> l
         pair = Group(np.minimum(group.size, 2), np.where(group.inside, 2, 1), group.domain)
         nbytes = 4 * work.parameters("embedding")
         both = all_reduce_seconds(ctx.system.links, nbytes, pair) * work.pipelined
-        for on in ("first", "last"):
-            terms.append(
-                TimeTerm(name="tied embedding gradients", seconds=both, resource="link",
-                         segment="step", on=on, formula="all-reduce of 4 B x embedding parameters",
-                         source="Megatron-LM: first and last stage share the embedding")
-            )  # fmt: skip
+        terms += [
+            TimeTerm(name="tied embedding gradients", seconds=both, resource="link",
+                     segment="step", on=on, formula="all-reduce of 4 B x embedding parameters",
+                     source="Megatron-LM: first and last stage share the embedding")
+            for on in ("first", "last")
+        ]  # fmt: skip
     return terms
 
 
