@@ -19,6 +19,10 @@ class InputError(AutoparError):
         self.where, self.what = where, what
         super().__init__(f"{where}: {what}" if where else what)
 
+    def __reduce__(self) -> tuple[type, tuple[str, ...]]:
+        """Pickled by its parts: a worker process sends it to its parent."""
+        return type(self), (self.where, self.what)
+
 
 class PluginError(AutoparError):
     """A plugin cannot be used as asked: unknown name, clash, broken contract."""
@@ -30,3 +34,7 @@ class PluginCallError(PluginError):
     def __init__(self, plugin: str, hook: str, why: str) -> None:
         self.plugin, self.hook, self.why = plugin, hook, why
         super().__init__(f"plugin '{plugin}' failed in {hook}: {why}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, ...]]:
+        """Pickled by its parts: a worker process sends it to its parent."""
+        return type(self), (self.plugin, self.hook, self.why)

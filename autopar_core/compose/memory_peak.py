@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from attrs import frozen
 
-from autopar_core.compose.memory_table import SITUATIONS, MemoryTable
+from autopar_core.compose.memory_table import SITUATIONS, STAGE_SITUATIONS, MemoryTable
 from autopar_core.compose.situation import BACKWARD, END, FORWARD, Situation
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.terms import (
@@ -130,8 +130,11 @@ def _stage_value(
 ) -> Floats:
     """(K, S) bytes at an instant of the whole stage."""
     column = (STAGE_INSTANTS.index(instant) * 4 + kind) * 2 + first
-    at = table.at[:, None], column[None, :]
-    return np.asarray(table.stage[at] + table.stage_layer[at] * layers)
+    at = table.at[:, None] * STAGE_SITUATIONS + column[None, :]
+    value = table.stage.ravel().take(at)
+    if table.layered:
+        value += table.stage_layer.ravel().take(at) * layers
+    return np.asarray(value)
 
 
 def _forward(

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.terms import (
@@ -109,6 +109,7 @@ class MemoryTable:
             tables are shared by all selections of rows.
         whens: Values of ``when`` that occur: the only states of a chunk that matter.
         forward_end: Whether anything exists only at the end of a forward.
+        layered: Whether ``stage_layer`` holds anything.
     """
 
     static: tuple[tuple[tuple[str, str, str], Floats], ...]
@@ -122,6 +123,7 @@ class MemoryTable:
     at: Ints
     whens: frozenset[str]
     forward_end: bool
+    layered: bool
 
     @classmethod
     def build(cls, terms: Sequence[MemoryTerm], size: int) -> MemoryTable:
@@ -144,21 +146,29 @@ class MemoryTable:
                     here = placed(term.on, bool(kind & 2), bool(kind & 1))
                     if here and timely(term.when, bool(first)):
                         done[:, kind * 2 + first] += term.bytes
+        stage, stage_layer = _stage_sums(inside, size)
+        ends = any(
+            FORWARD_END in t.live and not is_static(t) and t.scale in ("one", "chunk", "layer")
+            for t in inside
+        )
         return cls(
-            tuple(static.items()), saved, tuple(flight.items()), _block_sums(inside, size), done,
-            *_stage_sums(inside, size), reserve, np.arange(size), frozenset(t.when for t in inside),
-            any(FORWARD_END in t.live and not is_static(t) and t.scale in ("one", "chunk", "layer")
-                for t in inside),
+            static=tuple(static.items()), saved=saved, in_flight=tuple(flight.items()),
+            block=_block_sums(inside, size), done=done, stage=stage, stage_layer=stage_layer,
+            reserve=reserve, at=np.arange(size), whens=frozenset(t.when for t in inside),
+            forward_end=ends, layered=bool(stage_layer.any()),
         )  # fmt: skip
 
     def take(self, rows: slice | Ints | Bools) -> MemoryTable:
         """The same of some rows."""
-        return MemoryTable(
-            tuple((key, value[rows]) for key, value in self.static), self.saved[rows],
-            tuple((key, value[rows]) for key, value in self.in_flight), self.block,
-            self.done[rows], self.stage, self.stage_layer, self.reserve[rows], self.at[rows],
-            self.whens, self.forward_end,
-        )  # fmt: skip
+        return evolve(
+            self,
+            static=tuple((key, value[rows]) for key, value in self.static),
+            saved=self.saved[rows],
+            in_flight=tuple((key, value[rows]) for key, value in self.in_flight),
+            done=self.done[rows],
+            reserve=self.reserve[rows],
+            at=self.at[rows],
+        )
 
 
 def _sum_by(
@@ -184,11 +194,21 @@ def _block_sums(terms: Sequence[MemoryTerm], size: int) -> Floats:
     if not grouped:
         return np.zeros((size, SITUATIONS))
     values = np.stack(list(grouped.values()), axis=1)
-    tables = np.stack([block_coefficients(*key) for key in grouped])
+    tables, column = _distinct(tuple(grouped))
     best = values @ tables[:, 0]
     for instant in range(1, len(BLOCK_INSTANTS)):
         np.maximum(best, values @ tables[:, instant], out=best)
-    return best
+    return np.asarray(best[:, column])
+
+
+@cache
+def _distinct(signatures: tuple[Any, ...]) -> tuple[Floats, Ints]:
+    """((signatures, instants, columns), (situations,) column): situations that no term tells apart."""
+    tables = np.stack([block_coefficients(*signature) for signature in signatures])
+    flat = tables.reshape(-1, SITUATIONS)
+    columns, column = np.unique(flat, axis=1, return_inverse=True)
+    shape = (len(signatures), len(BLOCK_INSTANTS), columns.shape[1])
+    return columns.reshape(shape), column.reshape(-1).astype(np.int64)
 
 
 def _stage_sums(terms: Sequence[MemoryTerm], size: int) -> tuple[Floats, Floats]:

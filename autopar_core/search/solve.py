@@ -75,9 +75,8 @@ def solve(problem: Problem, composer: Composer, partition: Plan, recompute: Plan
     rows = np.nonzero(over.any(axis=1) & ~over.all(axis=1) & possible)[0]
     if not len(rows):
         return solution
-    again = _rebalance(
-        problem.take(rows), composer, recompute, solution.layout.take(rows), low, high
-    )
+    over_rows = Solution(solution.layout.take(rows), solution.peaks[rows], possible[rows])
+    again = _rebalance(problem.take(rows), composer, recompute, over_rows, low, high)
     if again is not None:
         moved, better = again
         kept = rows[moved]
@@ -341,19 +340,18 @@ def _at_level(problem: Problem, counts: Ints, mode: str, level: Ints) -> Layout:
 
 
 def _rebalance(
-    problem: Problem, composer: Composer, recompute: Plan, layout: Layout, low: Ints, high: Ints
+    problem: Problem, composer: Composer, recompute: Plan, full: Solution, low: Ints, high: Ints
 ) -> tuple[Ints, Solution] | None:
     """Balance once more under the layers that each stage can hold; rows for which that can help.
 
     The peak of a stage grows by the same bytes with each layer as long as the same instant rules, so
-    two evaluations give the number of layers that fit.
+    one more evaluation, with a layer more everywhere, gives the number of layers that fit. Rows that
+    do not fit carry the most recompute already.
     """
-    layers = layout.layers
-    leanest = _leanest(problem, recompute, layers)
-    more = _leanest(problem, recompute, layers + 1)
-    peaks = np.tile(problem.peaks(leanest), (1, problem.situation.key.chunks))
-    slope = np.tile(problem.peaks(more), (1, problem.situation.key.chunks)) - peaks
-    chunks = problem.situation.key.chunks
+    layers, chunks = full.layout.layers, problem.situation.key.chunks
+    more = problem.peaks(_leanest(problem, recompute, layers + 1))
+    peaks = np.tile(full.peaks, (1, chunks))
+    slope = np.tile(more, (1, chunks)) - peaks
     room = (problem.budget[:, None] - peaks) / np.maximum(slope / chunks, 1.0)
     room = np.floor(room / chunks).astype(np.int64)
     cap = np.clip(layers + room, 0, high).astype(np.int64)

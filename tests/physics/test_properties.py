@@ -32,7 +32,7 @@ COPIES = {
     Extent.GRADIENT_COPIES: "gradients",
     Extent.OPTIMIZER_COPIES: "optimizer",
 }
-QUICK = settings(derandomize=True, max_examples=40, deadline=None)
+QUICK = settings(derandomize=True, max_examples=25, deadline=None)
 Strategy = Mapping[str, Any]
 
 

@@ -19,7 +19,8 @@ def corners(ctx: Any) -> StrategyBatch:
     sizes = np.asarray(ctx.values("micro_batch_size"))
     grown = rows.repeat(np.full(len(rows), len(sizes)))
     column = np.tile(sizes, len(rows))
-    return ctx.batch({**grown.columns, "micro_batch_size": column})
+    made: StrategyBatch = ctx.batch({**grown.columns, "micro_batch_size": column})
+    return made
 
 
 @hookimpl
