@@ -70,7 +70,9 @@ def _profile(profile: Any, name: str, sources: Mapping[str, str]) -> dict[str, A
     made = {}
     for path, value in _leaves(tree, ""):
         given = source_of(f"{name}.{path}", own)
-        source = given if given != DEFAULT else source_of(path, profile.sources)
+        inside = path.removeprefix("sections.").replace("attention_default", "attention.default")
+        source = given if given != DEFAULT else source_of(inside, profile.sources)
+        source = source if source != DEFAULT else f"{name} profile {profile.name}"
         made[path] = {"value": value, "source": source, "verified": path not in profile.unverified}
     return made
 

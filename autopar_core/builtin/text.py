@@ -53,7 +53,7 @@ def notes(result: SearchResult) -> list[str]:
         for code, (rows, sentence) in result.warnings.items()
     ]
     if any(detail.tie_with_best for detail in result.top if detail.place > 1):
-        made.append("~ ties with the best: the bands overlap, so only a measurement decides.")
+        made.append("~ ties with the best: closer than the model can tell; a measurement decides.")
     if any(detail.memory.verdict == "tight" for detail in result.top):
         made.append(
             "tight: allocated memory fits, but what the allocator reserves may exceed the limit."

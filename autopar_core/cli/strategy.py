@@ -57,4 +57,6 @@ def open_strategy(request: Request, texts: Iterable[str]) -> Asked:
 def reason_of(result: SearchResult) -> str:
     """Why a strategy was not estimated at all."""
     sentences = [sentence for cut in result.cuts for _, _, sentence in cut.reasons]
-    return "; ".join(dict.fromkeys(sentences)) or "it cannot be estimated"
+    said = "; ".join(dict.fromkeys(sentences))
+    devices = result.job.cluster.devices
+    return said or f"no product of these degrees with legal others gives {devices} devices"

@@ -15,6 +15,7 @@ from autopar_core.compose.time_table import (
     merge_windows,
     mode_phases,
     select,
+    window_mark,
 )
 from autopar_core.domain.cost import TimePart
 from autopar_core.domain.terms import MODES, TimeTerm
@@ -112,7 +113,7 @@ def _spread(sums: _Sums, terms: Sequence[TimeTerm], cost: PhaseCost, times: int)
     """Add the terms of one segment and phase; exposed time of a window goes to its link terms."""
     if not times:
         return
-    uses = {use.window.name: use for use in cost.windows}
+    uses = {use.mark: use for use in cost.windows}
     counted = 0.0
     for term in terms:
         seconds = float(term.seconds[0])
@@ -120,7 +121,7 @@ def _spread(sums: _Sums, terms: Sequence[TimeTerm], cost: PhaseCost, times: int)
             continue
         shown = seconds
         if term.resource == "link" and term.window is not None:
-            use = uses[term.window.name]
+            use = uses[window_mark(term)]
             whole = float(use.seconds[0])
             shown = float(use.exposed[0]) * seconds / whole if whole > 0 else 0.0
         counted += shown

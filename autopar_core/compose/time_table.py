@@ -28,11 +28,13 @@ def exposed(window: Window, seconds: Floats, capacity: Floats) -> Floats:
 
 @frozen(eq=False)
 class WindowUse:
-    """One window of a segment and phase: its parameters and the total link time that names it."""
+    """One window of a segment: total link time that names it, and what of it shows.
 
-    window: Window
+    ``mark`` is the window's name and the phase of its cover; blocks are one window for all phases.
+    """
+
+    mark: tuple[str, str]
     seconds: Floats
-    capacity: Floats
     exposed: Floats
 
 
@@ -60,6 +62,12 @@ def merge_windows(windows: Sequence[Window]) -> Window:
     )
 
 
+def window_mark(term: TimeTerm) -> tuple[str, str]:
+    """(name, phase of the cover) of a link term's window: recomputed work covers its own phase."""
+    name = term.window.name if term.window is not None else ""
+    return name, "" if name == "block" else term.phase
+
+
 def compose_phase(terms: Sequence[TimeTerm], size: int) -> PhaseCost:
     """Combine the terms of one segment and phase for N = ``size`` rows."""
     zero = np.zeros(size)
@@ -67,24 +75,25 @@ def compose_phase(terms: Sequence[TimeTerm], size: int) -> PhaseCost:
     host = sum((t.seconds for t in terms if t.resource == "host"), start=zero)
     links = [t for t in terms if t.resource == "link"]
     bare = sum((t.seconds for t in links if t.window is None), start=zero)
-    named: dict[str, list[TimeTerm]] = {}
+    named: dict[tuple[str, str], list[TimeTerm]] = {}
     for term in links:
         if term.window is not None:
-            named.setdefault(term.window.name, []).append(term)
+            named.setdefault(window_mark(term), []).append(term)
     uses = []
     total = device + bare
-    for name in sorted(named, key=lambda n: (n == "block", n)):
-        group = named[name]
+    for mark in sorted(named, key=lambda m: (m[0] == "block", m)):
+        (name, phase), group = mark, named[mark]
         window = merge_windows([t.window for t in group if t.window is not None])
         seconds = sum((t.seconds for t in group), start=zero)
         if name == "block":
             total = np.maximum(total, host)
             capacity = total
         else:
-            capacity = sum((t.seconds for t in terms
-                            if t.resource == "device" and t.kind == name), start=zero)  # fmt: skip
+            cover = [t.seconds for t in terms
+                     if t.resource == "device" and t.kind == name and t.phase == phase]  # fmt: skip
+            capacity = sum(cover, start=zero)
         shown = exposed(window, seconds, capacity)
-        uses.append(WindowUse(window, seconds, capacity, shown))
+        uses.append(WindowUse(mark, seconds, shown))
         total = total + shown
     return PhaseCost(device, bare, host, tuple(uses), np.maximum(total, host))
 

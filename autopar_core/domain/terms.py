@@ -120,6 +120,14 @@ def _one_of(legal: tuple[str, ...]) -> Callable[[Any, Any, str], None]:
     return check
 
 
+def _instants(_: Any, attribute: Any, value: frozenset[str]) -> None:
+    unknown = sorted(set(value) - ALWAYS)
+    if unknown:
+        raise ValueError(
+            f"{attribute.name}: {unknown[0]!r} is no instant; known: {', '.join(INSTANTS)}"
+        )
+
+
 @frozen(eq=False, kw_only=True)
 class MemoryTerm:
     """Bytes of one kind of tensor on a rank.
@@ -148,7 +156,7 @@ class MemoryTerm:
 
     name: str
     bytes: Ints
-    live: frozenset[str] = ALWAYS
+    live: frozenset[str] = field(default=ALWAYS, validator=_instants)
     scale: str = field(default="one", validator=_one_of(SCALES))
     on: str = field(default="any", validator=_one_of(PLACES))
     position: str = field(default="any", validator=_one_of(POSITIONS))

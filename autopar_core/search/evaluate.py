@@ -279,6 +279,24 @@ class Sentences:
         return self.text(index)
 
 
+SAME_PLAN = "same-plan"
+
+
+def repeated_plans(batch: StrategyBatch, estimates: Estimates) -> list[Sentences]:
+    """Rows that another plan resolved to the same layers: equal fields, memory and step time."""
+    plans = ("partition_plan", "recompute_plan")
+    rows = np.nonzero(estimates.possible)[0]
+    names = [name for name in batch.fields if name not in plans]
+    columns = [batch[name][rows] for name in names]
+    columns += [estimates.memory[rows], estimates.seconds[rows].view(np.int64)]
+    _, first = np.unique(np.stack(columns, axis=1), axis=0, return_index=True)
+    again = np.delete(rows, first)
+    if not len(again):
+        return []
+    sentence = "another partition or recompute plan gives this row the same layers"
+    return [Sentences(SAME_PLAN, "core", np.sort(again), lambda _: sentence)]
+
+
 def over_memory(estimates: Estimates, limit: int) -> Sentences | None:
     """Rows that need more than the limit."""
     rows = np.nonzero(estimates.possible & (estimates.memory > limit))[0]

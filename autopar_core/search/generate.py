@@ -19,13 +19,11 @@ from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.training import Range
 from autopar_core.domain.verdict import HABIT, Broken, CutGroup, Cuts
 from autopar_core.errors import InputError
-from autopar_core.search.contexts import CORE, Contexts
-from autopar_core.search.rules import core_rules
+from autopar_core.search.contexts import Contexts
+from autopar_core.search.rules import broken_rules, resolved_columns
 
 
-VALUES_HOOK, RESOLVE_HOOK, FILTER_HOOK = (
-    "autopar_field_values", "autopar_resolve", "autopar_filter",
-)  # fmt: skip
+VALUES_HOOK = "autopar_field_values"
 # Fields that follow from the others unless the person names them.
 DERIVED = "micro_batch_num"
 
@@ -45,6 +43,8 @@ class Generation:
     counts: list[StageCount] = field(factory=list)
     warnings: dict[str, tuple[int, str]] = field(factory=dict)
     space_size: int = 0
+    codes: dict[str, set[str]] = field(factory=dict)
+    complete: bool = False
     _values: dict[str, tuple[int, ...]] = field(factory=dict)
 
     @property
@@ -190,14 +190,8 @@ class Generation:
         """Fill in columns that follow from the others."""
         if level is Level.BATCH:
             rows = self._micro_batches(rows)
-        for name in self.contexts.manager.active:
-            if self.contexts.manager.implements(name, RESOLVE_HOOK):
-                answer = self.contexts.manager.call(
-                    name, RESOLVE_HOOK, batch=rows, level=level, ctx=self.contexts.by_plugin[name]
-                )
-                if isinstance(answer, Mapping):
-                    for column, values in answer.items():
-                        rows = rows.with_column(column, values)
+        for column, values in resolved_columns(rows, level, self.contexts):
+            rows = rows.with_column(column, values)
         return rows
 
     def _micro_batches(self, rows: StrategyBatch) -> StrategyBatch:
@@ -208,30 +202,18 @@ class Generation:
         batch = self.contexts.job.training.global_batch_size
         return rows.with_column(DERIVED, np.maximum(1, batch // share))
 
-    def rules(self, rows: StrategyBatch, level: Level) -> list[Broken]:
-        """Broken rules of the core and of every plugin, in the order of owner and code."""
-        found = [(CORE, rule) for rule in core_rules(rows, level, self.contexts)]
-        for name, context in sorted(self.contexts.by_plugin.items()):
-            if self.contexts.manager.implements(name, FILTER_HOOK):
-                answer = self.contexts.manager.call(
-                    name, FILTER_HOOK, batch=rows, level=level, ctx=context
-                )
-                found += [
-                    (name, rule) for rule in (answer if isinstance(answer, list | tuple) else ())
-                ]
-        found.sort(key=lambda pair: (pair[0], pair[1].code))
-        return [_owned(rule, owner) for owner, rule in found]
-
     def sift(self, rows: StrategyBatch, level: Level) -> StrategyBatch:
         """Rows that pass every rule of a level; the others become cuts with all their reasons."""
         if not len(rows):
             return rows
+        self.complete |= level is Level.RECOMPUTE
         rows = self.resolve(rows, level)
         turned_on = set(self.contexts.job.space.habits)
         hard: list[Broken] = []
-        for rule in self.rules(rows, level):
+        for rule in broken_rules(rows, level, self.contexts):
+            self.codes.setdefault(rule.kind, set()).add(rule.code)
             if rule.kind == HABIT and rule.code not in turned_on:
-                self._warn(rows, rule)
+                self._warn(rows, rule, level)
             elif rule.rows.any():
                 hard.append(rule)
         fallen = np.zeros(len(rows), dtype=bool)
@@ -247,12 +229,14 @@ class Generation:
         self._cut(rows, level, hard, np.nonzero(fallen)[0], weight)
         return rows.take(~fallen)
 
-    def _warn(self, rows: StrategyBatch, rule: Broken) -> None:
+    def _warn(self, rows: StrategyBatch, rule: Broken, level: Level) -> None:
+        """Count a habit in candidates, as if it were turned on."""
         touched = np.nonzero(rule.rows)[0]
         if len(touched):
+            count = int(self.stands_for(rows.take(touched), level).sum())
             before, sentence = self.warnings.get(rule.code, (0, ""))
             first = sentence or rule.say(rows, int(touched[0]))
-            self.warnings[rule.code] = (before + len(touched), first)
+            self.warnings[rule.code] = (before + count, first)
 
     def _cut(
         self, rows: StrategyBatch, level: Level, hard: Sequence[Broken], fallen: Ints, weight: Ints
@@ -279,11 +263,3 @@ class Generation:
                 rows = self.expand(rows, one)
             rows = self.sift(rows, level)
         return rows
-
-
-def _owned(rule: Broken, owner: str) -> Broken:
-    """The rule with its owner's name."""
-    return Broken(
-        code=rule.code, rows=np.asarray(rule.rows, dtype=bool), sentence=rule.sentence,
-        numbers=rule.numbers, kind=rule.kind, source=rule.source, owner=owner,
-    )  # fmt: skip

@@ -1,13 +1,79 @@
-"""Rules of no dimension: the number of devices and the batch."""
+"""What every plugin says about rows: broken rules and derived columns; and the core's own rules."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator, Mapping
+from string import Formatter
+from typing import Any
 
+import numpy as np
+from attrs import evolve
+
+from autopar_core.domain.arrays import Ints
 from autopar_core.domain.fields import Level
 from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.verdict import Broken
-from autopar_core.search.contexts import Contexts
+from autopar_core.errors import PluginCallError
+from autopar_core.plugins import MISSING
+from autopar_core.search.contexts import CORE, Contexts
+
+
+RESOLVE_HOOK, FILTER_HOOK = "autopar_resolve", "autopar_filter"
+
+
+def broken_rules(rows: StrategyBatch, level: Level, contexts: Contexts) -> list[Broken]:
+    """Rules of the core and of every plugin at a level, in the order of owner and code.
+
+    Raises:
+        PluginCallError: When a plugin answers with something else than rules about these rows.
+    """
+    found = [evolve(rule, owner=CORE) for rule in core_rules(rows, level, contexts)]
+    for name, context in sorted(contexts.by_plugin.items()):
+        if contexts.manager.implements(name, FILTER_HOOK):
+            answer = contexts.manager.call(name, FILTER_HOOK, batch=rows, level=level, ctx=context)
+            if answer is not MISSING:
+                found += _checked(name, answer, rows)
+    return sorted(found, key=lambda rule: (rule.owner, rule.code))
+
+
+def _checked(plugin: str, answer: Any, rows: StrategyBatch) -> list[Broken]:
+    if not isinstance(answer, list | tuple) or not all(isinstance(r, Broken) for r in answer):
+        raise PluginCallError(plugin, FILTER_HOOK, f"expected a list of Broken, got {answer!r:.60}")
+    checked = []
+    for rule in answer:
+        which = np.asarray(rule.rows, dtype=bool)
+        if which.shape != (len(rows),):
+            why = f"rule {rule.code!r} speaks of {which.shape} rows, there are {len(rows)}"
+            raise PluginCallError(plugin, FILTER_HOOK, why)
+        names = {part[1] for part in Formatter().parse(rule.sentence) if part[1]}
+        unknown = sorted(names - set(rule.numbers) - set(rows.fields))
+        if unknown:
+            why = f"the sentence of rule {rule.code!r} names {unknown[0]!r}, which is no number of it"
+            raise PluginCallError(plugin, FILTER_HOOK, why)
+        checked.append(evolve(rule, rows=which, owner=plugin))
+    return checked
+
+
+def resolved_columns(
+    rows: StrategyBatch, level: Level, contexts: Contexts
+) -> Iterator[tuple[str, Ints]]:
+    """Columns that plugins derive for fields they own.
+
+    Raises:
+        PluginCallError: When a plugin sets a field of someone else.
+    """
+    for name, context in sorted(contexts.by_plugin.items()):
+        if not contexts.manager.implements(name, RESOLVE_HOOK):
+            continue
+        answer = contexts.manager.call(name, RESOLVE_HOOK, batch=rows, level=level, ctx=context)
+        if answer is MISSING:
+            continue
+        if not isinstance(answer, Mapping):
+            raise PluginCallError(name, RESOLVE_HOOK, f"expected a mapping, got {answer!r:.60}")
+        for column, values in answer.items():
+            if column not in rows.fields or rows.fields[column].owner != name:
+                raise PluginCallError(name, RESOLVE_HOOK, f"field {column!r} is not its own")
+            yield column, np.asarray(values, dtype=np.int64)
 
 
 def core_rules(rows: StrategyBatch, level: Level, contexts: Contexts) -> list[Broken]:

@@ -15,7 +15,7 @@ from autopar_core.domain.job import Job
 from autopar_core.domain.result import Detail, SearchResult
 from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.verdict import HABIT, Verdicts
-from autopar_core.errors import InputError
+from autopar_core.errors import InputError, PluginCallError
 from autopar_core.hooks.named import Generator, Ranker
 from autopar_core.plugins import PluginManager
 from autopar_core.search.contexts import Contexts
@@ -27,9 +27,11 @@ from autopar_core.search.evaluate import (
     evaluate,
     merged,
     over_memory,
+    repeated_plans,
 )
 from autopar_core.search.exact import ExactTimes
 from autopar_core.search.generate import Generation
+from autopar_core.search.rules import broken_rules
 
 
 Progress = Callable[[int, int], None]
@@ -58,10 +60,13 @@ def search(
         PluginError: A plugin breaks the contract, or active plugins clash.
     """
     contexts = Contexts.build(job, manager)
-    ranker = _named(manager, "autopar_rankers", job.space.rank_by, "search.rank_by")
-    generator = _named(manager, "autopar_generators", job.space.generator, "search.generator")
+    ranker = _named(manager, "autopar_rankers", Ranker, job.space.rank_by, "search.rank_by")
+    generator = _named(
+        manager, "autopar_generators", Generator, job.space.generator, "search.generator"
+    )
     generation = Generation(contexts)
     batch = _generate(generation, generator)
+    _check_habits(generation)
     estimator = Estimator(contexts)
     processes = workers or (os.cpu_count() or 1 if len(batch) > LARGE else 1)
     estimates = evaluate(
@@ -73,23 +78,38 @@ def search(
 
 
 def estimate(job: Job, manager: PluginManager, fields: Mapping[str, Value]) -> SearchResult:
-    """One strategy: its fields fixed, everything else at the first legal value.
+    """One strategy: its fields fixed, the best of what is left open.
 
-    The result has the strategy as its only row, in ``top`` when it is feasible, else in ``misses``.
+    The result has it in ``top`` when it is feasible, else its nearest miss in ``misses``.
     """
     wanted = {**job.space.wanted, **{name: (value,) for name, value in fields.items()}}
     one = evolve(job, space=evolve(job.space, wanted=wanted, top_k=1, rank_by="step_time"))
     return search(one, manager)
 
 
-def _named(manager: PluginManager, hook: str, name: str, where: str) -> Any:
+def _named(manager: PluginManager, hook: str, kind: type[Any], name: str, where: str) -> Any:
     """The registered object of that name."""
     known: dict[str, Any] = {}
-    for _, objects in manager.collect(hook):
-        known.update({thing.name: thing for thing in objects})
+    for plugin, objects in manager.collect(hook):
+        for thing in objects if isinstance(objects, list | tuple) else (objects,):
+            if not isinstance(thing, kind):
+                raise PluginCallError(plugin, hook, f"expected {kind.__name__}, got {thing!r:.60}")
+            if thing.name in known:
+                raise PluginCallError(plugin, hook, f"the name {thing.name!r} is taken already")
+            known[thing.name] = thing
     if name not in known:
-        raise InputError(where, f"{name!r} is not registered; known: {', '.join(sorted(known))}")
+        listed = ", ".join(sorted(known)) or "none, is the plugin that brings them disabled?"
+        raise InputError(where, f"{name!r} is not registered; known: {listed}")
     return known[name]
+
+
+def _check_habits(generation: Generation) -> None:
+    """A habit that is turned on must exist; rules are known once every level was asked."""
+    for code in generation.contexts.job.space.habits:
+        known = generation.codes.get(HABIT, set())
+        if generation.complete and code not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise InputError("search.habits", f"no habit {code!r}; known: {listed}")
 
 
 def _generate(generation: Generation, generator: Generator) -> StrategyBatch:
@@ -122,6 +142,8 @@ class _Found:
         """First reason of each row, in the order of code; the memory limit comes last."""
         limit = job.cluster.memory_limit
         sentences = merged(estimates.objections)
+        if len(job.space.partitions) * len(job.space.recomputes) > 1:
+            sentences += repeated_plans(batch, estimates)
         over = over_memory(estimates, limit)
         if over is not None:
             sentences.append(over)
@@ -172,7 +194,11 @@ def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: 
     times = ExactTimes(estimates.seconds[feasible], estimates.memory[feasible], replay)
 
     def key(time: Floats, memory: Ints) -> Floats:
-        return np.asarray(ranker.key(time, memory, contexts.core), dtype=np.float64)
+        value = np.asarray(ranker.key(time, memory, contexts.core), dtype=np.float64)
+        if value.shape != time.shape:
+            why = f"the key has shape {value.shape}, not that of its rows {time.shape}"
+            raise PluginCallError(ranker.name, "autopar_rankers", why)
+        return value
 
     if not ranker.monotone:
         times.know(np.arange(len(feasible)))
@@ -226,12 +252,12 @@ def _result(
 
 
 def _ties(top: list[Detail]) -> tuple[Detail, ...]:
-    """Mark what the model cannot tell from the best: within the residual after the class scalar."""
+    """Mark what the model cannot tell from place 1: within the residual after the class scalar."""
     if not top:
         return ()
-    best = min(detail.performance.seconds for detail in top)
-    limit = best * (1 + RESIDUAL)
-    return tuple(evolve(d, tie_with_best=d.performance.seconds <= limit) for d in top)
+    best = top[0].performance.seconds
+    near = [abs(d.performance.seconds - best) <= RESIDUAL * best for d in top]
+    return tuple(evolve(d, tie_with_best=tie) for d, tie in zip(top, near, strict=True))
 
 
 def _misses(found: _Found, describer: Describer) -> tuple[Detail, ...]:
@@ -250,7 +276,7 @@ def _habits(generation: Generation, found: _Found, row: int) -> tuple[str, ...]:
     return tuple(
         rule.say(one, 0)
         for level in Level
-        for rule in generation.rules(one, level)
+        for rule in broken_rules(one, level, generation.contexts)
         if rule.kind == HABIT and rule.rows[0]
     )
 

@@ -266,7 +266,9 @@ def _least(
         most = np.minimum(most, plan.layers.max)
     level = np.minimum(most, plan.layers.min or 0).astype(np.int64)
     if whole:
-        level = most.copy()
+        # all layers or none: a smaller maximum leaves none
+        every = counts.reshape(-1, key.chunks, key.ranks).sum(axis=1)
+        level = np.where(most >= every, most, 0)
     layout = _at_level(problem, counts, mode, level)
     peaks = problem.peaks(layout) if level.any() else plain.copy()
     while not whole:
@@ -380,6 +382,8 @@ def _leanest(problem: Problem, plan: Plan, counts: Ints) -> Layout:
     if plan.kind == "auto" and problem.modes:
         mode = "full" if "full" in problem.modes else problem.modes[0]
         most = counts if plan.layers.max is None else np.minimum(counts, plan.layers.max)
+        if problem.granularity == "model":
+            most = np.where((most == counts).all(axis=1, keepdims=True), most, 0)
         getattr(layout, mode)[:] = most
     elif plan.kind in ("selective", "full"):
         getattr(layout, plan.kind)[:] = counts

@@ -58,8 +58,14 @@ def collect(batch: StrategyBatch, contexts: Contexts) -> Terms:
     """Shards, then work, then memory and time terms of all dimensions, in the order of plugin names."""
     objections = [*_absent(batch, contexts), *_precision(batch, contexts)]
     shards: list[Shard] = []
+    attention: dict[str, Bools] = {}
     for owner, answer in _ask(SHARD, batch, contexts, objections):
-        shards += _checked(owner, SHARD, answer, (Divide, AttentionCalls))
+        answered = _checked(owner, SHARD, answer, (Divide, AttentionCalls))
+        shards += answered
+        for one in answered:
+            if isinstance(one, AttentionCalls):
+                attention[owner] = attention.get(owner, np.zeros(len(batch), bool)) | one.rows
+    objections += _replaced_twice(attention)
     stages = _stages(batch, contexts)
     work = RankWork.build(
         contexts.job.model, contexts.job.training.seq_len, batch["micro_batch_size"],
@@ -105,6 +111,22 @@ def _ask(
             answer = answer.value
         answers.append((name, answer))
     return answers
+
+
+def _replaced_twice(attention: dict[str, Bools]) -> list[Objection]:
+    """Rows whose attention call two plugins replace: nobody knows their combination."""
+    found = []
+    owners = sorted(attention)
+    for number, owner in enumerate(owners):
+        for other in owners[number + 1 :]:
+            both = attention[owner] & attention[other]
+            if both.any():
+                sentence = (
+                    f"{NOT_IMPLEMENTED}: plugins '{owner}' and '{other}' {SHARD}: both replace the "
+                    "attention call; their combination has no law"
+                )
+                found.append(Objection(NOT_IMPLEMENTED, owner, both, sentence))
+    return found
 
 
 def _declined(name: str, hook: str, batch: StrategyBatch, contexts: Contexts) -> list[Objection]:

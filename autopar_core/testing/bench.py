@@ -24,6 +24,7 @@ from autopar_core.domain.verdict import HARD, Broken
 from autopar_core.plugins import MISSING, PluginManager
 from autopar_core.search.contexts import Contexts
 from autopar_core.search.generate import Generation
+from autopar_core.search.rules import broken_rules
 from autopar_core.search.run import search
 from autopar_core.work.rank_work import RankWork
 
@@ -159,8 +160,8 @@ class Bench:
 
     def rules(self, batch: StrategyBatch, level: Level) -> list[Broken]:
         """What the plugin's filter says about rows."""
-        generation = Generation(self.contexts)
-        return [rule for rule in generation.rules(batch, level) if rule.owner == self.plugin]
+        rules = broken_rules(batch, level, self.contexts)
+        return [rule for rule in rules if rule.owner == self.plugin]
 
     def levels(self) -> list[tuple[Level, StrategyBatch, list[Broken]]]:
         """(level, rows, rules) from degrees on: own fields take every value, other degrees are one.

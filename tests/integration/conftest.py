@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cached_property
 from pathlib import Path
@@ -170,8 +170,17 @@ def no_traceback() -> Callable[[Answer], None]:
     return check
 
 
+@pytest.fixture(scope="session")
+def drawn(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Answer:
+    """A run with charts, made once: drawing takes seconds. Its input lies beside the folder."""
+    folder = tmp_path_factory.mktemp("drawn")
+    search = {"micro_batch_size": [1, 2], "layer_recompute": "none", "cp": [1, 2], "top_k": 6}
+    path = kit.write(folder / "in.toml", cluster={"memory_limit": "9 GiB"}, search=search)
+    return run_line("search", path, out=folder / "out")
+
+
 @pytest.fixture
-def search(tmp_path: Path) -> Iterator[Callable[..., Answer]]:
+def search(tmp_path: Path) -> Callable[..., Answer]:
     """Searches a file without charts into a fresh folder."""
     count = 0
 
@@ -180,4 +189,4 @@ def search(tmp_path: Path) -> Iterator[Callable[..., Answer]]:
         count += 1
         return run_line("search", *arguments, "--no-charts", out=tmp_path / f"run{count}")
 
-    yield run
+    return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -249,7 +249,7 @@ def test_AP_DENSE_05_illegal_divisions_fall_before_any_estimate(kit: Any) -> Non
 
 def test_AP_DENSE_06_top_k(kit: Any, search: Any, tmp_path: Path, check_schema: Any) -> None:
     """AP-DENSE-06: as many answers as asked for, in order, with every field of the contract."""
-    path = kit.write(tmp_path / "in.toml", search={**SEARCH, "pp": [1, 2], "zero_stage": 1})
+    path = kit.write(tmp_path / "in.toml", search={**SEARCH, "tp": [1, 2], "pp": [1, 2], "zero_stage": 1})
     wide = search(path, "--top-k", "100000")
     narrow = search(path, "--top-k", "4")
     check_schema(narrow.document)
@@ -305,16 +305,6 @@ def test_AP_DENSE_07_some_dimensions_only(
             assert (each["schedule"], each["cp_comm_type"], each["vpp_degree"]) == ("none", "none", 1)
             assert sum(each["stage_partition"]) == kit.tiny["num_layers"]
     assert search(path, "--only", "tp").code == 1  # 12 heads do not divide by 8
-
-
-@pytest.fixture(scope="module")
-def drawn(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A run with charts."""
-    folder = tmp_path_factory.mktemp("drawn")
-    path = kit.write(
-        folder / "in.toml", cluster={"memory_limit": "9 GiB"}, search={**SEARCH, "cp": [1, 2]}
-    )
-    yield kit.run("search", path, out=folder / "out")
 
 
 def test_AP_DENSE_08_charts_agree_with_the_data(drawn: Any) -> None:

@@ -118,7 +118,7 @@ def test_nothing_fits_names_the_nearest_misses(
     ("change", "said"),
     [
         (["--set", "search.tp=[3, -1]"], "search.tp"),
-        (["--set", "search.micro_batch_size={min = 5, max = 7}"], "micro_batch_size"),
+        (["--set", "search.micro_batch_size={min = 5, max = 7}"], "empty search space"),
         (["--set", "search.micro_batch_size={min = 3, max = 2}"], "is above max = 2"),
         (["--set", "search.cp={min = 3, max = 3}"], "empty search space"),
         (["--set", "training.global_batch_size=0"], "training.global_batch_size"),

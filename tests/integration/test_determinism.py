@@ -167,20 +167,16 @@ def process(kit: Any, path: Path, out: Path, *options: str, seed: str) -> Any:
     return kit.Answer(done.returncode, done.stdout, done.stderr, out)
 
 
-def test_charts_and_report(kit: Any, reference: Any, tmp_path: Path) -> None:
-    """With charts: here, and in another process with other chunks of work and from another folder."""
-    few = {**SECTIONS, "search": {**SECTIONS["search"], "dp": [2], "top_k": 2}}
-    path = kit.write(tmp_path / "in.toml", **few)
-    first = kit.run("search", path, out=tmp_path / "first")
+def test_charts_and_report(kit: Any, drawn: Any, tmp_path: Path) -> None:
+    """With charts: in another process, with other workers and from another folder."""
     copy = tmp_path / "else" / "in.toml"
     copy.parent.mkdir()
-    shutil.copy(path, copy)
-    second = process(kit, copy, tmp_path / "second", "--workers", "3", seed="5")
-    names = {name.split("/")[0] for name in first.files()}
+    shutil.copy(drawn.folder.parent / "in.toml", copy)
+    names = {name.split("/")[0] for name in drawn.files()}
     assert names == {
         "result.json", "candidates.csv", "rejected.csv", "search.log", "report.html", "charts",
     }  # fmt: skip
-    same(second, first)
+    same(process(kit, copy, tmp_path / "out", "--workers", "3", seed="5"), drawn)
 
 
 def test_the_answer_on_the_terminal(again: Callable[..., Any], reference: Any) -> None:

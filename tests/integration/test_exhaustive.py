@@ -123,7 +123,16 @@ class Space:
 _SPACES: dict[str, Space] = {}
 
 
-@pytest.fixture(params=CASES)
+QUICK = {
+    "generic, gpipe and interleaved, very tight", "megatron, tied embeddings, two nodes",
+    "torchtitan, sharded", "a dense model of another kind",
+}  # fmt: skip
+PARAMETERS = [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CASES
+]
+
+
+@pytest.fixture(params=PARAMETERS)
 def space(request: Any, kit: Any) -> Space:
     name: str = request.param
     if name not in _SPACES:

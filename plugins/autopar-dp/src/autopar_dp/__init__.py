@@ -52,8 +52,7 @@ def autopar_plugin_info() -> PluginInfo:
             Field(
                 name="shard_degree", short="shard", level=Level.SHARDING, neutral=1,
                 needs="dp_degree, zero_stage>0",
-                doc="Data-parallel ranks over which states are sharded; 0 asks for all of them, "
-                "fewer is HSDP.",
+                doc="Data-parallel ranks over which states are sharded; fewer than all is HSDP.",
             ),
             Field(
                 name="replicate_degree", short="replicate", level=Level.SHARDING, neutral=1,

@@ -54,10 +54,11 @@ def _step(
 
 
 def step_terms(work: RankWork, groups: Sharing, once: Floats, ctx: Context) -> list[TimeTerm]:
-    """Reductions and gathers once per step: DDP, ZeRO-1, ZeRO-2, and deferred FSDP in a pipeline.
+    """Reductions and gathers once per step: DDP, ZeRO-1, and deferred FSDP in a pipeline.
 
     DDP all-reduces (two passes); sharded optimizers reduce-scatter and gather the new parameters;
-    HSDP reduces what is left over the replicas.
+    HSDP reduces what is left over the replicas. ZeRO-2 holds no whole gradients between micro-batches,
+    so it reduces with every backward (see ``layer_terms``).
     """
     profile = ctx.profile
     stage = groups.stage
@@ -68,7 +69,7 @@ def step_terms(work: RankWork, groups: Sharing, once: Floats, ctx: Context) -> l
     gather_window = first if profile.overlap_parameters else None
     bytes_reduce = np.full(len(once), profile.gradient_reduce_bytes)
     bytes_gather = np.full(len(once), profile.parameter_bytes)
-    passes = np.where(stage > 0, 1.0, 2.0) * once
+    passes = np.where(stage > 0, 1.0, 2.0) * once * (stage != 2)
     terms = list(_step("gradient reduction", groups.shard, work, bytes_reduce, passes,
                        reduce_window, ctx))  # fmt: skip
     gathers = np.where(stage > 0, 1.0, 0.0) * once
@@ -82,12 +83,18 @@ def step_terms(work: RankWork, groups: Sharing, once: Floats, ctx: Context) -> l
     return terms
 
 
-def layer_terms(work: RankWork, groups: Sharing, each: Floats, ctx: Context) -> list[TimeTerm]:
-    """FSDP: gather before forward and backward, reduce after backward, under the block's compute."""
+def layer_terms(
+    work: RankWork, groups: Sharing, each: Floats, reduced: Floats, ctx: Context
+) -> list[TimeTerm]:
+    """Per layer: gather before forward and backward, reduce after backward, under its compute.
+
+    ``each`` (N,) is 1 where parameters are gathered with every micro-batch (FSDP), ``reduced`` where
+    gradients are reduced with every micro-batch (FSDP and ZeRO-2).
+    """
     profile, links = ctx.profile, ctx.system.links
     parameters = work.parameters("block")
     gather = ring_seconds(links, profile.parameter_bytes * parameters, groups.shard) * each
-    reduce = ring_seconds(links, profile.gradient_reduce_bytes * parameters, groups.shard) * each
+    reduce = ring_seconds(links, profile.gradient_reduce_bytes * parameters, groups.shard) * reduced
     window = Window(name="block", contention=profile.contention)
     rows = [("parameter gather", "forward", gather), ("parameter gather", "backward", gather),
             ("gradient reduction", "backward", reduce)]  # fmt: skip
@@ -152,7 +159,7 @@ def terms(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[TimeTerm]:
     fsdp_once = shared * (groups.gathered & deferred)
     return [
         *step_terms(work, groups, once, ctx),
-        *layer_terms(work, groups, each, ctx),
+        *layer_terms(work, groups, each, np.maximum(each, shared * (groups.stage == 2)), ctx),
         *copy_terms(work, each, fsdp_once, ctx),
         *_norm(groups, shared, ctx),
     ]
