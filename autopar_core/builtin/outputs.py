@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from autopar_core.api import Renderer, SearchResult
 from autopar_core.errors import PluginError
@@ -17,7 +18,7 @@ def render_all(result: SearchResult, manager_renderers: Sequence[Renderer]) -> d
     files: dict[str, bytes] = {}
     writers: dict[str, str] = {}
     for renderer in manager_renderers:
-        for name, content in renderer.render(result).items():
+        for name, content in _rendered(renderer, result).items():
             if name in files:
                 raise PluginError(
                     f"renderers '{writers[name]}' and '{renderer.name}' both write {name};"
@@ -31,3 +32,19 @@ def render_all(result: SearchResult, manager_renderers: Sequence[Renderer]) -> d
                 )
             files[name], writers[name] = content, renderer.name
     return dict(sorted(files.items()))
+
+
+def _rendered(renderer: Renderer, result: SearchResult) -> Mapping[str, bytes]:
+    """Files of one renderer; whatever goes wrong in it is told with its name."""
+    try:
+        files: Any = renderer.render(result)
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"renderer '{renderer.name}' failed: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(files, Mapping) or not all(isinstance(c, bytes) for c in files.values()):
+        raise PluginError(f"renderer '{renderer.name}' must return file names with bytes")
+    made: Mapping[str, bytes] = files
+    return made

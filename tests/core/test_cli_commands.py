@@ -333,7 +333,7 @@ def test_a_failure_leaves_no_half_folder(
          "--top-k: search.top_k: expected a positive whole number, got 0"),
         (["search", "run.toml", "--rank-by", "speed"],
          "--rank-by: search.rank_by: unknown name 'speed'; known: step_time, memory_headroom, "
-         "weighted"),
+         "weighted, time_then_memory"),
         (["search", "run.toml", "--workers", "-1"],
          "Invalid value for '--workers': -1 is not in the range x>=0; see autopar search --help"),
         (["search", "run.toml", "--ranked"],

@@ -272,7 +272,7 @@ BUGS: list[tuple[object, str, str]] = [
         "seconds of 'exchange' are not finite",
     ),
     (Sound(seconds=0.0), "seconds_are_numbers", "seconds of 'exchange' have shape ()"),
-    (Sound(live=frozenset({"mpl"})), "instants_and_windows_are_known", "unknown instants mpl"),
+    (Sound(live=frozenset({"mpl"})), "instants_and_windows_are_known", "'mpl' is no instant"),
     (Sound(live=frozenset()), "instants_and_windows_are_known", "live at no instant"),
     (
         Sound(window=Window(name="linaer")),
@@ -305,9 +305,9 @@ BUGS: list[tuple[object, str, str]] = [
     (
         Sound(rule={"sentence": "more than {least}"}),
         "rules_are_sound",
-        "q-most: the sentence needs 'least'",
+        "rule 'q-most' names 'least'",
     ),
-    (Sound(rule={"rows": np.bool_(False)}), "rules_are_sound", "q-most: rows of shape ()"),
+    (Sound(rule={"rows": np.bool_(False)}), "rules_are_sound", "rule 'q-most' speaks of ()"),
     (
         Sound(rule={"rows": np.ones(4, dtype=bool)}),
         "some_rows_are_legal",

@@ -1,5 +1,8 @@
 """What the framework promises for dense models, through the command line where that is the way."""
 
+# The names of the tests are those of the promises.
+# ruff: noqa: N802
+
 from __future__ import annotations
 
 import math
@@ -249,7 +252,8 @@ def test_AP_DENSE_05_illegal_divisions_fall_before_any_estimate(kit: Any) -> Non
 
 def test_AP_DENSE_06_top_k(kit: Any, search: Any, tmp_path: Path, check_schema: Any) -> None:
     """AP-DENSE-06: as many answers as asked for, in order, with every field of the contract."""
-    path = kit.write(tmp_path / "in.toml", search={**SEARCH, "tp": [1, 2], "pp": [1, 2], "zero_stage": 1})
+    few = {"tp": [1, 2], "pp": [1, 2], "cp": 1, "zero_stage": 1}
+    path = kit.write(tmp_path / "in.toml", search={**SEARCH, **few})
     wide = search(path, "--top-k", "100000")
     narrow = search(path, "--top-k", "4")
     check_schema(narrow.document)
@@ -290,9 +294,7 @@ def test_AP_DENSE_07_some_dimensions_only(
     path = kit.write(tmp_path / "in.toml", search=SEARCH)
     only = search(path, "--only", "dp,tp")
     without = search(path, "--disable", "pp", "--disable", "cp")
-    filed = kit.write(
-        tmp_path / "other" / "in.toml", search=SEARCH, plugins={"only": ["dp", "tp"]}
-    )
+    filed = kit.write(tmp_path / "other" / "in.toml", search=SEARCH, plugins={"only": ["dp", "tp"]})
     for answer in (only, without, search(filed)):
         assert answer.code == 0
         check_schema(answer.document)
@@ -302,7 +304,11 @@ def test_AP_DENSE_07_some_dimensions_only(
         assert answer.best == only.best
         for each in answer.best:
             assert (each["pp_degree"], each["cp_degree"]) == (1, 1)
-            assert (each["schedule"], each["cp_comm_type"], each["vpp_degree"]) == ("none", "none", 1)
+            assert (each["schedule"], each["cp_comm_type"], each["vpp_degree"]) == (
+                "none",
+                "none",
+                1,
+            )
             assert sum(each["stage_partition"]) == kit.tiny["num_layers"]
     assert search(path, "--only", "tp").code == 1  # 12 heads do not divide by 8
 
@@ -340,7 +346,9 @@ def check_bars(drawn: Any, series: dict[str, Any]) -> None:
     assert memory["total_bytes"] == [each["memory_cost"] for each in best]
     assert memory["reserved_bytes"] == [each["reserved_memory"] for each in best]
     assert memory["limit_bytes"] == 9 * GIB
-    assert np.sum([bar["bytes"] for bar in memory["bars"]], axis=0).tolist() == memory["total_bytes"]
+    assert (
+        np.sum([bar["bytes"] for bar in memory["bars"]], axis=0).tolist() == memory["total_bytes"]
+    )
     first = document["stage_summary"][0]["stages"]
     assert stages["ranks"] == [stage["rank"] for stage in first]
     assert stages["layers"] == [sum(stage["layers"]) for stage in first]
@@ -380,11 +388,14 @@ def check_points(drawn: Any, series: dict[str, Any]) -> None:
             assert each["best_step_time"] == (min(known) if known else None)
 
 
+FIRST = {**SEARCH, "tp": [1, 2, 4], "layer_recompute": ["none", "full"], "zero_stage": [0, 1]}
+
+
 @pytest.fixture(scope="module")
 def first(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The run that people start from."""
     folder = tmp_path_factory.mktemp("first")
-    path = kit.write(folder / "in.toml", search={**SEARCH, "layer_recompute": ["none", "full"]})
+    path = kit.write(folder / "in.toml", search=FIRST)
     answer = kit.run("search", path, "--no-charts", out=folder / "out")
     assert answer.code == 0
     path.unlink()  # the folder alone is enough
@@ -417,9 +428,9 @@ CHANGES: list[tuple[list[str], Callable[[dict[str, Any]], bool]]] = [
 
 def recomputed(each: dict[str, Any]) -> list[int]:
     """Recomputed layers of every pipeline rank."""
-    modes = [np.array(flat(each["layer_recompute"][mode])) for mode in ("selective", "full")]
-    per_rank: list[int] = sum(modes).reshape(-1, each["pp_degree"]).sum(axis=0).tolist()
-    return per_rank
+    modes = [flat(each["layer_recompute"][mode]) for mode in ("selective", "full")]
+    per_stage = np.sum(modes, axis=0).reshape(-1, each["pp_degree"])
+    return [int(number) for number in per_stage.sum(axis=0)]
 
 
 @pytest.mark.parametrize(

@@ -92,14 +92,14 @@ def test_nothing_fits_names_the_nearest_misses(
     kit: Any, place: Path, tmp_path: Path, check_schema: Any
 ) -> None:
     out = tmp_path / "out"
-    answer = kit.run(
-        "search", place, "--set", "cluster.memory_limit=3 GiB", "--no-charts", out=out
-    )
+    answer = kit.run("search", place, "--set", "cluster.memory_limit=3 GiB", "--no-charts", out=out)
     assert answer.code == 1
     check_schema(answer.document)
     summary = answer.document["infeasible_summary"]
     misses = summary["nearest_misses"]
-    costs = sorted(int(r["memory_cost"]) for r in answer.table("candidates.csv") if r["memory_cost"])
+    costs = sorted(
+        int(r["memory_cost"]) for r in answer.table("candidates.csv") if r["memory_cost"]
+    )
     assert [m["strategy"]["memory_cost"] for m in misses] == costs[: len(misses)]
     assert len(misses) == 3
     assert [m["excess_memory"] for m in misses] == [cost - 3 * GIB for cost in costs[:3]]

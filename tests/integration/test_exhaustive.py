@@ -115,9 +115,14 @@ class Space:
 
     @property
     def feasible(self) -> Any:
-        """Rows that fit, ascending."""
+        """Rows that fit, ascending; of rows that differ in nothing but their plans the first."""
         fits = self.exact.memory <= self.job.cluster.memory_limit
-        return np.flatnonzero(self.exact.possible & fits)
+        names = [name for name in self.batch.fields if not name.endswith("_plan")]
+        seen: dict[tuple[Any, ...], int] = {}
+        for row in np.flatnonzero(self.exact.possible).tolist():
+            costs = (self.exact.memory[row], self.exact.seconds[row])
+            seen.setdefault((*(int(self.batch[name][row]) for name in names), *costs), row)
+        return np.array([row for row in seen.values() if fits[row]])
 
 
 _SPACES: dict[str, Space] = {}

@@ -71,7 +71,9 @@ def test_every_subset_runs(
 
 def test_both_ways_give_one_answer(input_file: Path, search: Any) -> None:
     for subset in ({"dp", "tp"}, {"tp", "pp", "cp"}):
-        only, disable = (search(input_file, *options(subset, way)) for way in ("--only", "--disable"))
+        only, disable = (
+            search(input_file, *options(subset, way)) for way in ("--only", "--disable")
+        )
         assert only.best == disable.best
         assert only.table("candidates.csv") == disable.table("candidates.csv")
 
@@ -151,9 +153,7 @@ def test_no_legal_product_is_exit_one_with_a_diagnosis(
     assert "8 devices" in " ".join(answer.out.split())
 
 
-def test_one_device_needs_no_dimension(
-    input_file: Path, search: Any, check_schema: Any
-) -> None:
+def test_one_device_needs_no_dimension(input_file: Path, search: Any, check_schema: Any) -> None:
     answer = search(input_file, "--disable", "dp,tp,pp,cp", "--set", "cluster.devices=1")
     assert answer.code == 0
     check_schema(answer.document)

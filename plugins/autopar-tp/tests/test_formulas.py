@@ -118,7 +118,7 @@ def test_bulk_hides_under_half_of_the_linears() -> None:
     found = terms(values, overlap(overlap="bulk"))
     backward = select(found.time, "block", mode_phases("none"))
     linears = sum(t.seconds[0] for t in backward if t.kind == "linear" and t.resource == "device")
-    use = next(u for u in compose_phase(backward, 1).windows if u.window.name == "linear")
+    use = next(u for u in compose_phase(backward, 1).windows if u.mark[0] == "linear")
     assert use.exposed[0] == pytest.approx(max(0.0, 4 * 72.91456e-6 - 0.5 * linears), rel=1e-12)
 
 
