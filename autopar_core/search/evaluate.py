@@ -283,14 +283,24 @@ SAME_PLAN = "same-plan"
 
 
 def repeated_plans(batch: StrategyBatch, estimates: Estimates) -> list[Sentences]:
-    """Rows that another plan resolved to the same layers: equal fields, memory and step time."""
+    """Rows that another plan resolved to the same layers: equal fields, memory and step time.
+
+    Plans are decided last, so rows that differ in nothing else follow each other.
+    """
     plans = ("partition_plan", "recompute_plan")
     rows = np.nonzero(estimates.possible)[0]
-    names = [name for name in batch.fields if name not in plans]
-    columns = [batch[name][rows] for name in names]
-    columns += [estimates.memory[rows], estimates.seconds[rows].view(np.int64)]
-    _, first = np.unique(np.stack(columns, axis=1), axis=0, return_index=True)
-    again = np.delete(rows, first)
+    changed = np.zeros(max(len(rows) - 1, 0), dtype=bool)
+    for name in batch.fields:
+        if name not in plans:
+            column = batch[name][rows]
+            changed |= column[1:] != column[:-1]
+    strategy = np.concatenate([[0], np.cumsum(changed)])[: len(rows)]
+    costs = estimates.memory[rows], estimates.seconds[rows].view(np.int64)
+    order = np.lexsort((rows, *costs, strategy))
+    same = np.ones(max(len(rows) - 1, 0), dtype=bool)
+    for column in (strategy, *costs):
+        same &= column[order][1:] == column[order][:-1]
+    again = rows[order[1:][same]]
     if not len(again):
         return []
     sentence = "another partition or recompute plan gives this row the same layers"

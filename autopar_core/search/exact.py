@@ -85,27 +85,44 @@ class ExactTimes:
             self.know(front(self.bound[open_rows], self.memory[open_rows], open_rows))
 
     def best_of_groups(self, groups: Sequence[Array]) -> Ints:
-        """For each grouping (F,) the fastest row of each of its values."""
-        winners: list[int] = []
-        for labels in groups:
-            for value in np.unique(labels).tolist():
-                rows = np.nonzero(labels == value)[0]
-                winners.append(self._fastest(rows))
+        """For each grouping (F,) the fastest row of each of its values.
+
+        All values advance together: each round replays the next rows of every value whose lowest
+        bound may still beat its best exact time.
+        """
+        races = [
+            _Race(rows[np.lexsort((rows, self.memory[rows], self.bound[rows]))])
+            for labels in groups
+            for rows in (np.nonzero(labels == value)[0] for value in np.unique(labels).tolist())
+        ]
+        while True:
+            wanted = [race.next(self.bound, self.exact) for race in races]
+            rows = np.unique(np.concatenate(wanted)) if wanted else np.zeros(0, np.int64)
+            if not len(rows):
+                break
+            self.know(rows)
+        winners = [race.winner(self.exact, self.memory) for race in races]
         return np.unique(np.array(winners, dtype=np.int64))
 
-    def _fastest(self, rows: Ints) -> int:
-        waiting = rows[np.lexsort((rows, self.memory[rows], self.bound[rows]))]
-        position = 0
-        while True:
-            known = rows[~np.isnan(self.exact[rows])]
-            best = self.exact[known].min() if len(known) else np.inf
-            while position < len(waiting) and not np.isnan(self.exact[waiting[position]]):
-                position += 1
-            if position == len(waiting) or self.bound[waiting[position]] > best:
-                break
-            self.know(waiting[position : position + STEP])
-        known = rows[~np.isnan(self.exact[rows])]
-        return int(known[np.lexsort((known, self.memory[known], self.exact[known]))[0]])
+
+@define(eq=False)
+class _Race:
+    """Rows of one degree value in the order of their bounds."""
+
+    waiting: Ints
+
+    def next(self, bound: Floats, exact: Floats) -> Ints:
+        """Rows to replay now; none when no bound can beat the best exact time."""
+        known = self.waiting[~np.isnan(exact[self.waiting])]
+        best = exact[known].min() if len(known) else np.inf
+        left = self.waiting[np.isnan(exact[self.waiting])]
+        left = left[: int(np.searchsorted(bound[left], best, side="right"))]
+        return np.asarray(left[: STEP if len(known) else 1])
+
+    def winner(self, exact: Floats, memory: Ints) -> int:
+        """The fastest known row; ties by memory and row."""
+        known = self.waiting[~np.isnan(exact[self.waiting])]
+        return int(known[np.lexsort((known, memory[known], exact[known]))[0]])
 
 
 def front(seconds: Floats, memory: Ints, rows: Ints) -> Ints:

@@ -48,7 +48,9 @@ def _checked(plugin: str, answer: Any, rows: StrategyBatch) -> list[Broken]:
         names = {part[1] for part in Formatter().parse(rule.sentence) if part[1]}
         unknown = sorted(names - set(rule.numbers) - set(rows.fields))
         if unknown:
-            why = f"the sentence of rule {rule.code!r} names {unknown[0]!r}, which is no number of it"
+            why = (
+                f"the sentence of rule {rule.code!r} names {unknown[0]!r}, which is no number of it"
+            )
             raise PluginCallError(plugin, FILTER_HOOK, why)
         checked.append(evolve(rule, rows=which, owner=plugin))
     return checked

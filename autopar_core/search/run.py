@@ -119,12 +119,12 @@ def _generate(generation: Generation, generator: Generator) -> StrategyBatch:
         generation.space_size = len(batch)
         for level in Level:
             batch = generation.sift(batch, level)
-    if len(batch):
-        # a column that a generator left out is its neutral value
-        batch = StrategyBatch.of(generation.fields, {n: batch[n] for n in generation.fields})
+    # a column that a generator left out is its neutral value
+    batch = StrategyBatch.of(generation.fields, {n: batch[n] for n in generation.fields})
+    if len(batch) and not generator.sifted:
         table = np.stack([batch[name] for name in generation.fields], axis=1)
         _, first = np.unique(table, axis=0, return_index=True)
-        batch = batch.take(np.sort(first))
+        batch = batch.take(first)
     return batch
 
 

@@ -191,9 +191,9 @@ def test_a_row_alone_is_the_row_among_others(space: Space) -> None:
     [
         ("step_time", {}),
         ("memory_headroom", {}),
-        ("weighted", {}),
         ("weighted", {"step_time": 0.2, "memory": 0.8}),
-        ("weighted", {"memory": 1.0}),
+        pytest.param("weighted", {}, marks=pytest.mark.slow),
+        pytest.param("weighted", {"memory": 1.0}, marks=pytest.mark.slow),
         ("nearest", {}),
     ],
     ids=str,
