@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ from autopar_core.units import GIB
 
 # Rows per chunk: tables of a chunk stay within a few tens of MB.
 CHUNK_ROWS = 8192
+# Rows x stages solved at once: arrays of this many cells stay in a core's cache.
+CELLS = 2**17
+LEAST_ROWS = 256
 # Bounds are sums in another order than the replay: their rounding never exceeds this share.
 BOUND_SLACK = 1e-12
 NO_PARTITION = "partition-shape"
@@ -170,19 +173,28 @@ class Estimator:
         plans = batch["partition_plan"] * (1 << 20) + batch["recompute_plan"]
         for numbers in alike.values():
             group = usable[np.isin(index[usable], numbers)]
+            size = max(LEAST_ROWS, CELLS // keys[numbers[0]].stages)
             for plan in np.unique(plans[group]):
-                rows = group[plans[group] == plan]
-                problem = self.problem(keys[numbers[0]], memory.take(rows), time.take(rows))
-                partition, recompute = self.plans(int(plan) >> 20, int(plan) % (1 << 20))
-                solution = solve(problem, self.contexts.composer, partition, recompute)
-                self._record_memory(problem, solution, rows, result, partition)
-                for number in numbers:
-                    at = np.nonzero(index[rows] == number)[0]
-                    if len(at):
-                        layout = solution.layout.take(at)
-                        times = self.stage_times(keys[number], problem.time.take(at), layout, exact)
-                        result.seconds[rows[at]] = times.step
-                result.seconds[rows[~solution.possible]] = np.nan
+                every = group[plans[group] == plan]
+                for start in range(0, len(every), size):
+                    rows = every[start : start + size]
+                    problem = self.problem(keys[numbers[0]], memory.take(rows), time.take(rows))
+                    pair = self.plans(int(plan) >> 20, int(plan) % (1 << 20))
+                    solution = solve(problem, self.contexts.composer, *pair)
+                    self._record_memory(problem, solution, rows, result, pair[0])
+                    self._record_time(problem, solution, rows, result, exact, keys, index)
+
+    def _record_time(
+        self, problem: Problem, solution: Solution, rows: Ints, result: Estimates, exact: bool,
+        keys: Sequence[ScheduleKey], index: Ints,
+    ) -> None:  # fmt: skip
+        for number in np.unique(index[rows]).tolist():
+            at = np.nonzero(index[rows] == number)[0]
+            times = self.stage_times(
+                keys[number], problem.time.take(at), solution.layout.take(at), exact
+            )
+            result.seconds[rows[at]] = times.step
+        result.seconds[rows[~solution.possible]] = np.nan
 
     def _record_memory(
         self, problem: Problem, solution: Solution, rows: Ints, result: Estimates, partition: Plan

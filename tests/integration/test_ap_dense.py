@@ -1,8 +1,5 @@
 """What the framework promises for dense models, through the command line where that is the way."""
 
-# The names of the tests are those of the promises.
-# ruff: noqa: N802
-
 from __future__ import annotations
 
 import math
