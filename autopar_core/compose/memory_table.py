@@ -198,7 +198,7 @@ def _block_sums(terms: Sequence[MemoryTerm], size: int) -> Floats:
     best = values @ tables[:, 0]
     for instant in range(1, len(BLOCK_INSTANTS)):
         np.maximum(best, values @ tables[:, instant], out=best)
-    return np.asarray(best[:, column])
+    return np.ascontiguousarray(best[:, column])  # taken from flat, row by row
 
 
 @cache
