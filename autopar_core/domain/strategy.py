@@ -65,6 +65,24 @@ class StrategyBatch:
         """One candidate as spelled values, in the order of the declared fields."""
         return {name: f.decode(int(self[name][index])) for name, f in self.fields.items()}
 
+    def packed(self, names: Sequence[str]) -> list[Ints]:
+        """A few (N,) integers that are equal exactly where all named columns are.
+
+        Columns are digits of a mixed radix; a new integer begins where the next would overflow.
+        """
+        keys: list[Ints] = []
+        room = 0
+        for name in names:
+            column = self[name]
+            low = int(column.min(initial=0))
+            digits = int(column.max(initial=0)) - low + 1
+            if room < digits or not keys:
+                keys.append(np.zeros(self.size, dtype=np.int64))
+                room = 2**62
+            keys[-1] = keys[-1] * digits + (column - low)
+            room //= digits
+        return keys
+
     @staticmethod
     def concat(parts: Sequence[StrategyBatch]) -> StrategyBatch:
         """Batches with the same fields, one after another."""

@@ -48,6 +48,7 @@ class Estimates:
         allocated: (N,) bytes of the worst rank; -1 where not estimated.
         worst: (N,) that rank.
         seconds: (N,) step time; NaN where not estimated.
+        layout: (N,) a fingerprint of the layers and their recompute on every stage.
         possible: (N,) rows that could be estimated.
         objections: Reasons of the rows that could not.
     """
@@ -56,6 +57,7 @@ class Estimates:
     allocated: Ints
     worst: Ints
     seconds: Floats
+    layout: Ints
     possible: Bools
     objections: list[tuple[Ints, Objection]] = field(factory=list)
 
@@ -63,7 +65,8 @@ class Estimates:
     def empty(cls, size: int) -> Estimates:
         """Nothing estimated yet."""
         none = np.full(size, -1, dtype=np.int64)
-        return cls(none, none.copy(), np.zeros(size, np.int64), np.full(size, np.nan),
+        zero = np.zeros(size, np.int64)
+        return cls(none, none.copy(), zero, np.full(size, np.nan), zero.copy(),
                    np.ones(size, bool))  # fmt: skip
 
 
@@ -204,6 +207,7 @@ class Estimator:
         ok = solution.possible
         done = rows[ok]
         result.worst[done] = worst[ok]
+        result.layout[done] = fingerprint(solution.layout)[ok]
         result.allocated[done] = allocated[ok].astype(np.int64)
         result.memory[done] = (allocated + problem.memory.reserve)[ok].astype(np.int64)
         if ok.all():
@@ -241,7 +245,7 @@ def evaluate(
     result = Estimates.empty(size)
     done = 0
     for rows, found in zip(parts, _mapped(estimator, batch, parts, workers), strict=True):
-        for name in ("memory", "allocated", "worst", "seconds", "possible"):
+        for name in ("memory", "allocated", "worst", "seconds", "layout", "possible"):
             getattr(result, name)[rows] = getattr(found, name)
         result.objections += [(rows[at], objection) for at, objection in found.objections]
         done += len(rows)
@@ -292,26 +296,31 @@ class Sentences:
 
 
 SAME_PLAN = "same-plan"
+# The multiplier of the L64 generators (Steele and Vigna 2021): a polynomial in it modulo 2^64 tells
+# layouts apart but for a chance of 2^-64.
+MULTIPLIER = np.uint64(0xD1342543DE82EF95)
+
+
+def fingerprint(layout: Layout) -> Ints:
+    """(K,) a number that is the same for equal layouts only."""
+    value = np.zeros(len(layout.layers), dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for columns in (layout.layers, layout.selective, layout.full):
+            for column in columns.T.astype(np.uint64):
+                value = (value + column + np.uint64(1)) * MULTIPLIER
+    return value.view(np.int64)
 
 
 def repeated_plans(batch: StrategyBatch, estimates: Estimates) -> list[Sentences]:
-    """Rows that another plan resolved to the same layers: equal fields, memory and step time.
-
-    Plans are decided last, so rows that differ in nothing else follow each other.
-    """
+    """Rows to which another plan gives the very same layers and recompute; the first one stays."""
     plans = ("partition_plan", "recompute_plan")
     rows = np.nonzero(estimates.possible)[0]
-    changed = np.zeros(max(len(rows) - 1, 0), dtype=bool)
-    for name in batch.fields:
-        if name not in plans:
-            column = batch[name][rows]
-            changed |= column[1:] != column[:-1]
-    strategy = np.concatenate([[0], np.cumsum(changed)])[: len(rows)]
-    costs = estimates.memory[rows], estimates.seconds[rows].view(np.int64)
-    order = np.lexsort((rows, *costs, strategy))
+    keys = batch.take(rows).packed([name for name in batch.fields if name not in plans])
+    keys.append(estimates.layout[rows])
+    order = np.lexsort((rows, *keys))
     same = np.ones(max(len(rows) - 1, 0), dtype=bool)
-    for column in (strategy, *costs):
-        same &= column[order][1:] == column[order][:-1]
+    for key in keys:
+        same &= key[order][1:] == key[order][:-1]
     again = rows[order[1:][same]]
     if not len(again):
         return []

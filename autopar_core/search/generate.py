@@ -75,9 +75,10 @@ class Generation:
         if isinstance(wanted, Range):
             every = [v for v in self._candidates(one, every, wanted) if wanted.holds(v)]
             if not every:
+                legal = ", ".join(map(str, self._every(one)[:20]))
                 raise InputError(
-                    f"search.{one.short}",
-                    f"empty search space: no legal value lies in {wanted.min}..{wanted.max}",
+                    f"search.{one.name}",
+                    f"empty search space: none of {legal} lies between {wanted.min} and {wanted.max}",
                 )
         return every
 
@@ -248,6 +249,26 @@ class Generation:
                          stands_for=weight[fallen], rules=tuple(r.take(fallen) for r in hard))
             )  # fmt: skip
 
+    def distinct(self, rows: StrategyBatch) -> StrategyBatch:
+        """Rows without repetitions, first ones kept: derived columns can make rows alike."""
+        keys = rows.packed(list(self.fields))
+        if not len(rows) or not keys:
+            return rows
+        order = np.lexsort(keys)
+        same = np.ones(len(rows) - 1, dtype=bool)
+        for key in keys:
+            same &= key[order][1:] == key[order][:-1]
+        again = order[1:][same]
+        if not len(again):
+            return rows
+        kept = np.ones(len(rows), dtype=bool)
+        kept[again] = False
+        self.counts.append(
+            StageCount(level="repeated", before=len(rows), after=int(kept.sum()),
+                       taken={"repeated": len(again)})
+        )  # fmt: skip
+        return rows.take(kept)
+
     def levels(self) -> Iterator[Level]:
         """Levels after the degrees."""
         yield from (level for level in Level if level is not Level.DEGREE)
@@ -258,7 +279,8 @@ class Generation:
         rows = self.sift(rows, Level.DEGREE)
         for level in self.levels():
             for one in self.of_level(level):
-                if one.name == DERIVED and one.name not in self.contexts.job.space.wanted:
+                wanted = self.contexts.job.space.wanted.get(one.name)
+                if one.name == DERIVED and not isinstance(wanted, tuple):
                     continue
                 rows = self.expand(rows, one)
             rows = self.sift(rows, level)

@@ -12,6 +12,7 @@ from attrs import evolve
 from autopar_core.domain.arrays import Ints
 from autopar_core.domain.fields import Level
 from autopar_core.domain.strategy import StrategyBatch
+from autopar_core.domain.training import Range
 from autopar_core.domain.verdict import Broken
 from autopar_core.errors import PluginCallError
 from autopar_core.plugins import MISSING
@@ -82,9 +83,34 @@ def core_rules(rows: StrategyBatch, level: Level, contexts: Contexts) -> list[Br
     """Broken rules of the core at a level."""
     if level is Level.DEGREE:
         return [_devices(rows, contexts)]
-    if level is Level.BATCH:
-        return _batch(rows, contexts)
-    return []
+    rules = _batch(rows, contexts) if level is Level.BATCH else []
+    return rules + _unwanted(rows, level, contexts)
+
+
+def _unwanted(rows: StrategyBatch, level: Level, contexts: Contexts) -> list[Broken]:
+    """Values that follow from other fields and are not what the person named.
+
+    Fields that the person's other choices make void keep their neutral value.
+    """
+    rules = []
+    for name, wanted in contexts.job.space.wanted.items():
+        field = contexts.fields[name]
+        if field.level is not level or field.needs:
+            continue
+        column = rows[name]
+        if isinstance(wanted, Range):
+            bad = np.zeros(len(rows), dtype=bool)
+            bad |= wanted.min is not None and column < wanted.min
+            bad |= wanted.max is not None and column > wanted.max
+            asked = f"{wanted.min} to {wanted.max}"
+        else:
+            bad = ~np.isin(column, [field.encode(value) for value in wanted])
+            asked = ", ".join(map(str, wanted))
+        rules.append(
+            Broken(code="not-wanted", rows=bad, sentence=f"{name} {{{name}}} is not {{asked}}",
+                   numbers={"asked": asked}, source="the search section")
+        )  # fmt: skip
+    return rules
 
 
 def _devices(rows: StrategyBatch, contexts: Contexts) -> Broken:
@@ -105,7 +131,7 @@ def _batch(rows: StrategyBatch, contexts: Contexts) -> list[Broken]:
     replicas = contexts.core.replicas(rows)
     share = replicas * rows["micro_batch_size"]
     whole = batch % np.maximum(share, 1) == 0
-    named = "micro_batch_num" in contexts.job.space.wanted
+    named = isinstance(contexts.job.space.wanted.get("micro_batch_num"), tuple)
     rules = [
         Broken(
             code="batch",

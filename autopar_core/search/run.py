@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from attrs import evolve, frozen
@@ -15,8 +14,7 @@ from autopar_core.domain.job import Job
 from autopar_core.domain.result import Detail, SearchResult
 from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.verdict import HABIT, Verdicts
-from autopar_core.errors import InputError, PluginCallError
-from autopar_core.hooks.named import Generator, Ranker
+from autopar_core.errors import InputError
 from autopar_core.plugins import PluginManager
 from autopar_core.search.contexts import Contexts
 from autopar_core.search.detail import RESIDUAL, Describer
@@ -31,6 +29,13 @@ from autopar_core.search.evaluate import (
 )
 from autopar_core.search.exact import ExactTimes
 from autopar_core.search.generate import Generation
+from autopar_core.search.picked import (
+    Picked,
+    generate_rows,
+    pick_generator,
+    pick_ranker,
+    rank_key,
+)
 from autopar_core.search.rules import broken_rules
 
 
@@ -60,10 +65,8 @@ def search(
         PluginError: A plugin breaks the contract, or active plugins clash.
     """
     contexts = Contexts.build(job, manager)
-    ranker = _named(manager, "autopar_rankers", Ranker, job.space.rank_by, "search.rank_by")
-    generator = _named(
-        manager, "autopar_generators", Generator, job.space.generator, "search.generator"
-    )
+    ranker = pick_ranker(manager, job.space.rank_by)
+    generator = pick_generator(manager, job.space.generator)
     generation = Generation(contexts)
     batch = _generate(generation, generator)
     _check_habits(generation)
@@ -87,22 +90,6 @@ def estimate(job: Job, manager: PluginManager, fields: Mapping[str, Value]) -> S
     return search(one, manager)
 
 
-def _named(manager: PluginManager, hook: str, kind: type[Any], name: str, where: str) -> Any:
-    """The registered object of that name."""
-    known: dict[str, Any] = {}
-    for plugin, objects in manager.collect(hook):
-        for thing in objects if isinstance(objects, list | tuple) else (objects,):
-            if not isinstance(thing, kind):
-                raise PluginCallError(plugin, hook, f"expected {kind.__name__}, got {thing!r:.60}")
-            if thing.name in known:
-                raise PluginCallError(plugin, hook, f"the name {thing.name!r} is taken already")
-            known[thing.name] = thing
-    if name not in known:
-        listed = ", ".join(sorted(known)) or "none, is the plugin that brings them disabled?"
-        raise InputError(where, f"{name!r} is not registered; known: {listed}")
-    return known[name]
-
-
 def _check_habits(generation: Generation) -> None:
     """A habit that is turned on must exist; rules are known once every level was asked."""
     for code in generation.contexts.job.space.habits:
@@ -112,20 +99,16 @@ def _check_habits(generation: Generation) -> None:
             raise InputError("search.habits", f"no habit {code!r}; known: {listed}")
 
 
-def _generate(generation: Generation, generator: Generator) -> StrategyBatch:
+def _generate(generation: Generation, generator: Picked) -> StrategyBatch:
     """Rows of the generator, sifted level by level if it has not done so, without repetitions."""
-    batch = generator.generate(generation)
-    if not generator.sifted:
+    batch = generate_rows(generator, generation)
+    if not generator.thing.sifted:
         generation.space_size = len(batch)
         for level in Level:
             batch = generation.sift(batch, level)
     # a column that a generator left out is its neutral value
     batch = StrategyBatch.of(generation.fields, {n: batch[n] for n in generation.fields})
-    if len(batch) and not generator.sifted:
-        table = np.stack([batch[name] for name in generation.fields], axis=1)
-        _, first = np.unique(table, axis=0, return_index=True)
-        batch = batch.take(first)
-    return batch
+    return generation.distinct(batch)
 
 
 @frozen(eq=False)
@@ -178,7 +161,7 @@ class _Exact:
     pareto: Ints
 
 
-def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: Ranker) -> _Exact:
+def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: Picked) -> _Exact:
     """Replay what may belong to the top-k, the front, or the best of each degree value."""
     estimates = found.estimates
     feasible = np.nonzero(found.verdicts.feasible)[0]
@@ -194,20 +177,16 @@ def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: 
     times = ExactTimes(estimates.seconds[feasible], estimates.memory[feasible], replay)
 
     def key(time: Floats, memory: Ints) -> Floats:
-        value = np.asarray(ranker.key(time, memory, contexts.core), dtype=np.float64)
-        if value.shape != time.shape:
-            why = f"the key has shape {value.shape}, not that of its rows {time.shape}"
-            raise PluginCallError(ranker.name, "autopar_rankers", why)
-        return value
+        return rank_key(ranker, time, memory, contexts.core)
 
-    if not ranker.monotone:
+    if not ranker.thing.monotone:
         times.know(np.arange(len(feasible)))
     best = times.best(key, min(contexts.job.space.top_k, len(feasible)))
     front = times.pareto()
     groups = [found.batch[d.degree.name][feasible] for d in contexts.dimensions.values()]
     winners = times.best_of_groups(groups)
     chosen = np.unique(np.concatenate([best, front, winners]))
-    if not ranker.monotone:
+    if not ranker.thing.monotone:
         chosen = np.arange(len(feasible))
     marked[feasible[chosen]] = True
     seconds[feasible[chosen]] = times.exact[chosen]
@@ -215,7 +194,7 @@ def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: 
 
 
 def _result(
-    contexts: Contexts, generation: Generation, found: _Found, exact: _Exact, ranker: Ranker,
+    contexts: Contexts, generation: Generation, found: _Found, exact: _Exact, ranker: Picked,
     describer: Describer,
 ) -> SearchResult:  # fmt: skip
     job = contexts.job
@@ -242,8 +221,8 @@ def _result(
         pareto=exact.pareto,
         space_size=generation.space_size,
         counts=tuple(generation.counts),
-        ranker=ranker.name,
-        ranker_sentence=ranker.doc,
+        ranker=ranker.thing.name,
+        ranker_sentence=ranker.thing.doc,
         partition_plans=tuple(plan.text for plan in job.space.partitions),
         recompute_plans=tuple(plan.text for plan in job.space.recomputes),
         warnings=generation.warnings,

@@ -111,8 +111,11 @@ def _partition(
             return np.zeros((size, key.stages), np.int64), np.zeros(size, bool)
         return composer.partition(key, problem.layers, unit, extra, low, room)
     if plan.kind == "given":
-        given = np.asarray(plan.given, dtype=np.int64).reshape(-1)
-        fits = given.size == key.stages and int(given.sum()) == problem.layers
+        given = np.asarray(plan.given, dtype=np.int64)
+        shape = (key.stages,) if key.chunks == 1 else (key.chunks, key.ranks)
+        fits = given.shape in (shape, (key.stages,)) and int(given.sum()) == problem.layers
+        given = given.reshape(-1)
+        fits = fits and bool((given >= low).all() and (given <= high).all())
         counts = given if fits else np.zeros(key.stages, np.int64)
         return np.tile(counts, (size, 1)), np.full(size, fits)
     return np.tile(composer.even(key, problem.layers), (size, 1)), np.ones(size, bool)
@@ -140,9 +143,13 @@ def _with_recompute(problem: Problem, counts: Ints, plan: Plan, possible: Bools)
                 wanted = np.zeros(1, np.int64)
             getattr(layout, mode)[:] = wanted
         possible = possible & (layout.selective + layout.full <= counts).all(axis=1)
+        possible = possible & _expressible(problem, layout)
     peaks = problem.peaks(layout)
     if plan.kind != "auto" or not problem.modes:
         return Solution(layout, peaks, possible)
+    if plan.layers.min:
+        held = counts.reshape(-1, problem.situation.key.chunks, problem.situation.key.ranks)
+        possible = possible & (held.sum(axis=1) >= plan.layers.min).all(axis=1)
     over = (peaks > problem.budget[:, None]).any(axis=1)
     rows = np.nonzero((over | bool(plan.layers.min)) & possible)[0]
     if len(rows):
@@ -151,6 +158,22 @@ def _with_recompute(problem: Problem, counts: Ints, plan: Plan, possible: Bools)
         layout.put(rows, chosen.layout)
         peaks[rows] = chosen.peaks
     return Solution(layout, peaks, possible)
+
+
+def _expressible(problem: Problem, layout: Layout) -> Bools:
+    """(K,) rows whose given recompute the framework can spell.
+
+    As a count: one number of fully recomputed layers for every stage that has them, selective all
+    or none. As a model: all layers in one mode.
+    """
+    layers, full, selective = layout.layers, layout.full, layout.selective
+    if problem.granularity == "stage":
+        return np.ones(len(layers), dtype=bool)
+    whole = (selective == layers).all(axis=1) | (selective == 0).all(axis=1)
+    if problem.granularity == "model":
+        return np.asarray(whole & ((full == layers).all(axis=1) | (full == 0).all(axis=1)))
+    count = full.max(axis=1, keepdims=True)
+    return np.asarray(whole & (full == np.minimum(count, layers)).all(axis=1))
 
 
 def _auto(problem: Problem, plain: Solution, plan: Plan) -> Solution:
@@ -217,6 +240,14 @@ def _cost(problem: Problem, layout: Layout) -> Floats:
     return np.asarray(added.reshape(-1, key.chunks, key.ranks).sum(axis=1))
 
 
+def _busy(problem: Problem, layers: Ints) -> Floats:
+    """(K, ranks) seconds of a micro-batch on each rank without recompute."""
+    key = problem.situation.key
+    unit, extra = stage_costs(problem)
+    stages = layers * unit[:, None] + extra
+    return np.asarray(stages.reshape(-1, key.chunks, key.ranks).sum(axis=1))
+
+
 def _keep_cheaper(
     problem: Problem, best: tuple[Layout, Floats], other: tuple[Layout, Floats]
 ) -> None:
@@ -231,7 +262,8 @@ def _keep_cheaper(
     if problem.granularity != "stage":
         fits = np.asarray(fits.all(axis=1, keepdims=True))
         fits_other = np.asarray(fits_other.all(axis=1, keepdims=True))
-        cost, cost_other = _cost(problem, best[0]), _cost(problem, other[0])
+        busy = _busy(problem, best[0].layers)
+        cost, cost_other = busy + _cost(problem, best[0]), busy + _cost(problem, other[0])
         cheaper = cost_other.max(1, keepdims=True) < cost.max(1, keepdims=True)
         lower = other[1].max(1, keepdims=True) < best[1].max(1, keepdims=True)
     take = (fits_other & (~fits | cheaper)) | (~fits & ~fits_other & lower)

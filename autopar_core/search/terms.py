@@ -75,10 +75,20 @@ def collect(batch: StrategyBatch, contexts: Contexts) -> Terms:
     framework, system = contexts.job.framework, contexts.job.system
     memory = core_memory(work, framework.core)
     for owner, answer in _ask(MEMORY, batch, contexts, objections, work=work):
-        memory += [evolve(t, owner=owner) for t in _checked(owner, MEMORY, answer, (MemoryTerm,))]
+        for term in _checked(owner, MEMORY, answer, (MemoryTerm,)):
+            if not np.issubdtype(term.bytes.dtype, np.integer) or len(term.bytes) != len(batch):
+                why = f"term {term.name!r}: bytes must be one whole number per row"
+                raise PluginCallError(owner, MEMORY, why)
+            memory.append(evolve(term, owner=owner))
     time = core_time(work, framework.core, system, contexts.job.training.precision)
     for owner, answer in _ask(PERFORMANCE, batch, contexts, objections, work=work):
-        time += [evolve(t, owner=owner) for t in _checked(owner, PERFORMANCE, answer, (TimeTerm,))]
+        for term in _checked(owner, PERFORMANCE, answer, (TimeTerm,)):
+            seconds = np.asarray(term.seconds)
+            # NaN fails the comparison too
+            if seconds.shape != (len(batch),) or not (seconds >= 0).all():
+                why = f"term {term.name!r}: seconds must be one number per row, 0 or more"
+                raise PluginCallError(owner, PERFORMANCE, why)
+            time.append(evolve(term, owner=owner))
     scales = framework.core.time_scale
     scale = scales.get(system.name, scales.get("default", 1.0))
     scaled = tuple(evolve(term, seconds=term.seconds * scale) for term in time)

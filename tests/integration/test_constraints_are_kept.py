@@ -8,11 +8,6 @@ from typing import Any
 import pytest
 
 
-def known(reason: str, *, run: bool = True) -> pytest.MarkDecorator:
-    """A fault that is known; strict, so that its mark goes when the fault goes."""
-    return pytest.mark.xfail(reason=reason, strict=True, run=run)
-
-
 SEARCH = {"micro_batch_size": 1, "layer_recompute": "none", "top_k": 3, "zero_stage": [1, 3]}
 
 
@@ -36,7 +31,6 @@ def feasible(answer: Any) -> list[dict[str, str]]:
         ({"cp_comm_type": "a2a", "cp": 2, "pp": 1, "tp": 1}, "cp_comm_type", "a2a"),
         pytest.param(
             {"replicate_degree": 2, "pp": 1, "cp": 1, "tp": 1}, "replicate_degree", "2",
-            marks=known("a wanted replicate_degree is overwritten and nothing is said"),
         ),
     ],
 )  # fmt: skip
@@ -49,14 +43,12 @@ def test_a_fixed_field_holds_in_every_row(
     assert {row[column] for row in answer.table("candidates.csv")} == {value}
 
 
-@known("the neutral way of exchange is accepted, and attention across ranks costs nothing")
 def test_split_tokens_without_an_exchange_are_refused(place: Path, search: Any) -> None:
     answer = search(place, "--fix", "cp_comm_type=none", "--fix", "cp=2", "--fix", "pp=1")
     assert answer.code in (1, 2)
     assert answer.code == 2 or feasible(answer) == []
 
 
-@known("a range without an upper end is told to be empty for a field that follows from others")
 def test_a_range_of_micro_batches_may_be_open(place: Path, search: Any) -> None:
     answer = search(place, "--set", "search.micro_batch_num={min = 4}", "--fix", "pp=1")
     assert answer.code == 0
@@ -69,24 +61,20 @@ def test_a_range_of_micro_batches_may_be_open(place: Path, search: Any) -> None:
         pytest.param(
             ["--fix", "stage_partition=[0,8]", "--fix", "pp=2"],
             id="an empty stage where the framework has none",
-            marks=known("a given partition may have empty stages in every framework"),
         ),
         pytest.param(
             ["--fix", "stage_partition=[[2,2],[2,2]]", "--fix", "pp=4", "--fix", "schedule=1f1b"],
             id="two chunks on a schedule without chunks",
-            marks=known("only the number of stages of a given partition is looked at"),
         ),
         pytest.param(
             ["--fix", "layer_recompute={full=[1,2]}", "--fix", "pp=2", "--fix", "schedule=1f1b",
              "--set", "framework.name=megatron", "--fix", "zero=1"],
             id="a count per stage where one count holds for all",
-            marks=known("given recompute does not heed the framework's granularity"),
         ),
         pytest.param(
             ["--fix", "layer_recompute={full=[1,2]}", "--fix", "pp=2", "--fix", "schedule=1f1b",
              "--set", "framework.name=torchtitan", "--fix", "zero=3"],
             id="some layers where all or none are recomputed",
-            marks=known("given recompute does not heed the framework's granularity"),
         ),
         pytest.param(
             ["--fix", "layer_offset=[1,-1]", "--fix", "pp=4"], id="offsets of two stages for four"
@@ -146,8 +134,7 @@ ODD = {
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(name, marks=known("not checked yet", run=name != "a time is no number"))
-        for name in ODD
+        *ODD,
     ],
 )
 @pytest.mark.timeout(20)

@@ -71,9 +71,10 @@ def autopar_filter(batch: StrategyBatch, level: Level, ctx: Context) -> list[Bro
     found = rules.broken(batch, level, ctx)
     if level is Level.SHARDING:
         missing = [t for t in COMM_TYPES if t not in ctx.profile.comm_types]
-        rows = np.zeros(len(batch), dtype=bool)
+        none = batch["cp_comm_type"] == batch.fields["cp_comm_type"].encode("none")
+        rows = (batch["cp_degree"] > 1) & none
         for comm_type in missing:
-            rows |= exchange.uses(batch, comm_type)
+            rows = rows | exchange.uses(batch, comm_type)
         found.append(
             Broken(
                 code="cp-comm-type", rows=rows,

@@ -67,10 +67,9 @@ def autopar_plugin_info() -> PluginInfo:
 @hookimpl
 def autopar_field_values(ctx: Context) -> Mapping[str, Sequence[Any]]:
     """Every stage of the framework; every divisor as shard group where it has HSDP, else all ranks."""
-    shards = [0]
-    if ctx.profile.hybrid_stages:
-        devices = ctx.cluster.devices
-        shards += [d for d in range(2, devices) if devices % d == 0]
+    devices = ctx.cluster.devices
+    hybrid = bool(ctx.profile.hybrid_stages) and devices > 1
+    shards = [d for d in range(2, devices + 1) if devices % d == 0] if hybrid else [0]
     return {"zero_stage": ctx.profile.zero_stages, "shard_degree": shards}
 
 
