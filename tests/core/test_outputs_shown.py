@@ -78,6 +78,7 @@ def test_no_time_of_day_and_no_path(files: dict[str, bytes]) -> None:
             assert " object at 0x" not in text, name
 
 
+@pytest.mark.slow
 def test_drawing_again_gives_the_same_bytes(factory: ModuleType) -> None:
     first = render_all(factory.make_result(80), autopar_renderers())
     assert render_all(factory.make_result(80), autopar_renderers()) == first
@@ -89,6 +90,7 @@ def test_an_empty_answer_says_so(factory: ModuleType) -> None:
     assert chart_data(result)[1].series["labels"]
 
 
+@pytest.mark.slow
 def test_a_miss_without_an_estimate_is_shown(factory: ModuleType) -> None:
     result = factory.make_result(60, feasible=False)
     miss = result.misses[0]
@@ -158,6 +160,7 @@ def test_report_stands_alone(files: dict[str, bytes]) -> None:
     assert "<script" not in files["report.html"].decode()
 
 
+@pytest.mark.slow
 def test_report_escapes_what_people_write(factory: ModuleType) -> None:
     result = factory.make_result(60)
     job = attrs.evolve(result.job, notes=("<script>alert(1)</script>",))

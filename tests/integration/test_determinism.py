@@ -178,6 +178,7 @@ def process(kit: Any, path: Path, out: Path, *options: str, seed: str) -> Any:
     return kit.Answer(done.returncode, done.stdout, done.stderr, out)
 
 
+@pytest.mark.slow
 def test_charts_and_report(kit: Any, drawn: Any, tmp_path: Path) -> None:
     """With charts: in another process, with other workers and from another folder."""
     copy = tmp_path / "else" / "in.toml"

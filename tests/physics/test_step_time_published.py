@@ -16,7 +16,7 @@ import pytest
 from autopar_core.plugins import PluginManager
 
 
-pytestmark = pytest.mark.physics
+pytestmark = [pytest.mark.physics, pytest.mark.slow]
 
 # (source, GPU) -> (rows, median, p90) in percent; measured with this release in the comment.
 BOUNDS = {
