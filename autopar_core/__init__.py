@@ -1,4 +1,5 @@
 """autopar: which parallel strategy should a dense LLM be trained with? Answered without a GPU."""
+
 from __future__ import annotations
 
 

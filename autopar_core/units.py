@@ -21,7 +21,7 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     if match is None or match[2].lower() not in _UNITS:
-        raise ValueError(f"{text!r} is no size; write for instance \"72 GiB\" or \"80 GB\"")
+        raise ValueError(f'{text!r} is no size; write for instance "72 GiB" or "80 GB"')
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 

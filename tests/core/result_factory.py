@@ -424,12 +424,18 @@ def make_result(
         cuts=Cuts(
             (
                 _cut(
-                    fields, "DEGREE", {"dp_degree": 16, "tp_degree": 16}, 4_800_000,
+                    fields,
+                    "DEGREE",
+                    {"dp_degree": 16, "tp_degree": 16},
+                    4_800_000,
                     ("tp-heads", "tp", "tp_degree 16 does not divide 8 kv heads"),
                     ("habit-node", "core", '16 > 8, a "node"'),
                 ),
                 _cut(
-                    fields, "BATCH", {"dp_degree": 3, "micro_batch_size": 2}, 12,
+                    fields,
+                    "BATCH",
+                    {"dp_degree": 3, "micro_batch_size": 2},
+                    12,
                     ("batch-divides", "core", "1024 sequences do not split over 3 replicas"),
                 ),
             )
