@@ -143,7 +143,7 @@ def _strategy(
                 "name": " ".join(filter(None, (part.name, part.phase))),
                 "owner": time_group(part),
                 "size": words.seconds(part.seconds),
-                "hidden": words.seconds(part.hidden_seconds) if part.hidden_seconds else "",
+                "hidden": words.hidden(part.hidden_seconds),
                 "share": _share(part.seconds, cost.seconds),
                 "formula": part.formula,
                 "source": part.source,

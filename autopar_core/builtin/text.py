@@ -220,7 +220,7 @@ def _time(result: SearchResult, detail: Detail) -> Table:
         kept.append(((f"{len(ordered) - PARTS} smaller parts", ""), rest))
     total = cost.seconds or 1.0
     for (name, group), (shown_seconds, hidden) in kept:
-        concealed = words.seconds(hidden) if hidden else ""
+        concealed = words.hidden(hidden)
         cells = (
             name,
             group,

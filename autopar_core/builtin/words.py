@@ -18,15 +18,20 @@ def gib(value: float, digits: int = 2) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds with three significant digits, ``"12.3 s"``, ``"45.6 ms"``."""
+    """Seconds with three significant digits, ``"12.3 s"``, ``"45.6 ms"``; none below 1 ns."""
     if not math.isfinite(value):
         return "-"
-    if value == 0:
+    if abs(value) < 1e-9:
         return "0 s"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if abs(value) >= size:
             return f"{value / size:,.{max(0, 2 - _power(value / size))}f} {unit}"
     return f"{value * 1e6:.{max(0, 2 - _power(value * 1e6))}f} us"
+
+
+def hidden(value: float) -> str:
+    """Seconds that compute covers; empty when there are none but rounding's."""
+    return seconds(value) if abs(value) >= 1e-9 else ""
 
 
 def _power(value: float) -> int:

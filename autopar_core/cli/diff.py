@@ -42,7 +42,8 @@ def _flat(inputs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         path = tuple(key for key in keys if key not in ("value", "values", "wanted", "settings"))
         seen.add(path)
-        yield ".".join(path), value
+        if value != {}:
+            yield ".".join(path), value
     for keys, value in leaves(inputs["raw"]):
         if keys not in seen and keys[0] not in ("search", "plugins") and "override" not in keys:
             yield ".".join(keys), value

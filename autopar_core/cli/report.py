@@ -11,7 +11,7 @@ import click
 from autopar_core.cli.earlier import EarlierRun
 from autopar_core.cli.output import FEASIBLE, NOTHING_FITS, print_json, print_table
 from autopar_core.cli.session import json_option
-from autopar_core.cli.words import columns, costs, memory, row, seconds, spell
+from autopar_core.cli.words import columns, costs, memory, row, seconds
 
 
 @click.command()
@@ -44,12 +44,12 @@ def _print(run: EarlierRun) -> None:
         {
             "rule": rule["code"],
             "owner": rule["owner"],
-            "candidates": spell(rule.get("rows", 0) + rule.get("stands_for", 0)),
+            "candidates": f"{rule.get('rows', 0) + rule.get('stands_for', 0):,}",
             "example": rule["example"],
         }
         for rule in fallen.get("rules", ())
     ]
-    print_table("Why candidates fell", rules)
+    print_table("Why candidates fell", rules, right=("candidates",))
     for note in run.inputs.get("notes", ()):
         click.echo(f"note: {note}")
 

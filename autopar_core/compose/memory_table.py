@@ -108,7 +108,7 @@ class MemoryTable:
         at: (N,) rows of ``block``, ``stage`` and ``stage_layer`` that stand for these rows; the wide
             tables are shared by all selections of rows.
         whens: Values of ``when`` that occur: the only states of a chunk that matter.
-        forward_end: Whether anything exists only at the end of a forward.
+        forward_end: Whether the end of a forward may hold what no backward holds at once.
         layered: Whether ``stage_layer`` holds anything.
     """
 
@@ -147,10 +147,10 @@ class MemoryTable:
                     if here and timely(term.when, bool(first)):
                         done[:, kind * 2 + first] += term.bytes
         stage, stage_layer = _stage_sums(inside, size)
-        ends = any(
-            FORWARD_END in t.live and not is_static(t) and t.scale in ("one", "chunk", "layer")
-            for t in inside
-        )
+        held = [t.live for t in inside if t.scale in ("saved_layer", "micro_batch")]
+        # instants of a backward at which the block at work still holds everything it has saved
+        whole = frozenset(BLOCK_INSTANTS).intersection(*held)
+        ends = not whole or any(FORWARD_END in t.live and not is_static(t) for t in inside)
         return cls(
             static=tuple(static.items()), saved=saved, in_flight=tuple(flight.items()),
             block=_block_sums(inside, size), done=done, stage=stage, stage_layer=stage_layer,

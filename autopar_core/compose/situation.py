@@ -54,8 +54,8 @@ class Situation:
 
         A moment is dropped when another one of the same rank, kind and chunk holds at least as much
         in every respect that some term depends on; terms are non-negative sums over what is held.
-        Ends of a forward count only when something exists only then: the backward that follows
-        holds everything else too.
+        Ends of a forward count only with ``forward_end``: else the backward that follows holds as
+        much.
         """
         keep = _survivors(moments, whens, forward_end)
         rank, chunk, kind = moments.rank[keep], moments.chunk[keep], moments.kind[keep]

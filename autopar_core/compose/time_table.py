@@ -118,6 +118,15 @@ class StepPart:
     first: Floats
     last: Floats
 
+    def take(self, rows: slice | Ints | Bools) -> StepPart:
+        """The same of some rows; a window's share may differ from row to row."""
+        window = self.window
+        if window is not None and np.ndim(window.share):
+            window = evolve(window, share=np.asarray(window.share)[rows])
+        return StepPart(
+            window, self.fixed[rows], self.layer[rows], self.first[rows], self.last[rows]
+        )
+
     def on_ranks(self, layers: Ints, first: Ints, last: Ints) -> Floats:
         """(K, ranks) seconds, from (K, ranks) layers and the ranks that hold the model's ends."""
         total = self.fixed[:, None] + self.layer[:, None] * layers
@@ -169,8 +178,7 @@ class TimeTable:
             self.forward[rows], self.backward[rows],
             {k: (f[rows], b[rows]) for k, (f, b) in self.ends.items()},
             (self.hop[0][rows], self.hop[1][rows]),
-            tuple(evolve(s, fixed=s.fixed[rows], layer=s.layer[rows], first=s.first[rows],
-                         last=s.last[rows]) for s in self.steps),
+            tuple(s.take(rows) for s in self.steps),
         )  # fmt: skip
 
 
@@ -207,5 +215,8 @@ def tail_seconds(
         if part.window is None:
             total += seconds
         else:
-            total += exposed(part.window, seconds, capacity.get(part.window.name, 0 * seconds))
+            window = part.window
+            if np.ndim(window.share):
+                window = evolve(window, share=np.asarray(window.share)[:, None])
+            total += exposed(window, seconds, capacity.get(window.name, 0 * seconds))
     return total

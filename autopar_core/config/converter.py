@@ -85,12 +85,15 @@ def join(where: str, *keys: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, noun: str = "", many: int = 12) -> str:
-    """``"; did you mean seq_len?"``, or the known names when none is near."""
+    """``"; did you mean seq_len?"``, the names with this text in them, or all when none is near."""
     names = list(dict.fromkeys(known))
     lower = {each.lower(): each for each in names}
     close = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
     if close:
         return f"; did you mean {lower[close[0]]}?"
+    holding = [each for each in names if len(name) > 2 and name.lower() in each.lower()]
+    if holding:
+        return f"; did you mean {' or '.join(holding)}?"
     if not names:
         return f"; there is no {noun or 'legal key'}"
     shown = ", ".join(names[:many]) + (", ..." if len(names) > many else "")

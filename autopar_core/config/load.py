@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import fields, frozen
 
 from autopar_core.config.cluster_section import cluster_section
-from autopar_core.config.converter import nearest, structure
+from autopar_core.config.converter import join, nearest, structure
 from autopar_core.config.model_section import ModelSection, model_section
 from autopar_core.config.overrides import Overrides, apply
 from autopar_core.config.search_section import Keys, fix, search_space, spellings
@@ -73,7 +73,7 @@ def load_job(
     given, model = ready.tables, ready.model
     training = structure(TrainingConfig, given.get("training", {}), origins.below("training"))
     cluster = cluster_section(given, origins, folder, manager)
-    _check_precision(training, cluster.system, origins)
+    stand_in = _check_precision(training, cluster.system, origins)
     framework = framework_section(given, origins, manager)
     search = as_table(given.get("search", {}), origins.where("search"))
     space = search_space(search, ready.keys, model.config.num_layers, origins)
@@ -91,7 +91,7 @@ def load_job(
         model=model.config, training=training, cluster=cluster.cluster, system=cluster.system,
         framework=framework.profile, space=space, plugin_sections=sections, sources=sources,
         raw=deep_copy({name: raw[name] for name in SECTIONS if name in raw}),
-        notes=(*model.notes, *cluster.notes, *framework.notes, *notes),
+        notes=(*model.notes, *cluster.notes, *stand_in, *framework.notes, *notes),
     )  # fmt: skip
 
 
@@ -101,7 +101,8 @@ def _prepare(
     for name in tables:
         if name not in SECTIONS:
             hint = nearest(name, SECTIONS, noun="sections")
-            raise InputError(origins.where(name), f"unknown section{hint}")
+            said = next((keys for keys in origins.said if keys[0] == name), (name,))
+            raise InputError(join(f"{origins.of(*said)}:", name), f"unknown section{hint}")
     keys = Keys.of(manager)
     if overrides.fixes:
         search = as_table(tables.get("search", {}), origins.where("search"))
@@ -118,7 +119,10 @@ def _prepare(
     return _Prepared(tables, model, keys)
 
 
-def _check_precision(training: TrainingConfig, system: SystemProfile, origins: Origins) -> None:
+def _check_precision(
+    training: TrainingConfig, system: SystemProfile, origins: Origins
+) -> tuple[str, ...]:
+    """A note where the device lacks bf16 and its fp16 rate stands in."""
     try:
         system.peak(training.precision)
     except KeyError:
@@ -127,6 +131,9 @@ def _check_precision(training: TrainingConfig, system: SystemProfile, origins: O
             origins.where("training", "precision"),
             f"system {system.name} has no peak rate for {training.precision!r}{known}",
         ) from None
+    if training.precision != "bf16" or "bf16" in system.peak_flops:
+        return ()
+    return (f"{system.name} has no bf16: its fp16 rate stands in; set training.precision = fp16",)
 
 
 def _training_sources(tables: Table, origins: Origins) -> dict[str, str]:

@@ -7,6 +7,24 @@ from typing import Any
 
 from attrs import field, frozen
 
+from autopar_core.domain.terms import (
+    ALWAYS,
+    MODES,
+    PLACES,
+    POSITIONS,
+    SCALES,
+    WHENS,
+    check_counting,
+    instants,
+    one_of,
+)
+
+
+def _modes(_: Any, attribute: Any, value: tuple[str, ...]) -> None:
+    unknown = sorted(set(value) - set(MODES))
+    if unknown:
+        raise ValueError(f"{attribute.name}: {unknown[0]!r} is none of {', '.join(MODES)}")
+
 
 @frozen(kw_only=True)
 class SavedTensor:
@@ -15,15 +33,15 @@ class SavedTensor:
     Attributes:
         name: For people.
         bytes: Element count name -> bytes per element; the element counts are those of
-            :mod:`autopar_core.work.elements`.
+            :data:`autopar_core.work.rank_work.ELEMENTS`.
         keep: Recompute modes in which every micro-batch in flight holds it.
         live: Parts of the block's own backward during which it is still held.
     """
 
     name: str
     bytes: Mapping[str, float]
-    keep: tuple[str, ...] = ("none",)
-    live: tuple[str, ...] = ()
+    keep: tuple[str, ...] = field(default=("none",), validator=_modes)
+    live: tuple[str, ...] = field(default=(), validator=instants)
 
 
 @frozen(kw_only=True)
@@ -36,14 +54,30 @@ class TransientTensor:
 
     name: str
     bytes: Mapping[str, float]
-    live: tuple[str, ...]
-    scale: str = "one"
-    on: str = "any"
-    position: str = "any"
-    when: str = "always"
-    modes: tuple[str, ...] = ("none", "selective", "full")
+    live: tuple[str, ...] = field()
+    scale: str = field(default="one", validator=one_of(SCALES))
+    on: str = field(default="any", validator=one_of(PLACES))
+    position: str = field(default="any", validator=one_of(POSITIONS))
+    when: str = field(default="always", validator=one_of(WHENS))
+    modes: tuple[str, ...] = field(default=MODES, validator=_modes)
     pipelined: bool | None = None
     split: bool | None = None
+
+    @live.validator
+    def _known(self, attribute: Any, value: tuple[str, ...]) -> None:
+        if value != ("always",):
+            instants(self, attribute, value)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse conditions that mean nothing together."""
+        check_counting(
+            self.instants, self.scale, self.on, self.position, self.when, frozenset(self.modes)
+        )
+
+    @property
+    def instants(self) -> frozenset[str]:
+        """Instants of a step at which it exists; ``("always",)`` is all of them."""
+        return ALWAYS if self.live == ("always",) else frozenset(self.live)
 
 
 @frozen(kw_only=True)

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import field, frozen
+from attrs import field, frozen, validators
+
+
+_POSITIVE = validators.gt(0)
+_NOT_NEGATIVE = validators.ge(0.0)
+_SHARE = validators.and_(validators.gt(0), validators.le(1))
 
 
 @frozen(kw_only=True)
 class GemmLaw:
     """Seconds = launch + 2 M N K / (efficiency peak) (1 + k0 / K)."""
 
-    efficiency: float
-    k0: float = 0.0
+    efficiency: float = field(validator=_SHARE)
+    k0: float = field(default=0.0, validator=_NOT_NEGATIVE)
 
 
 @frozen(kw_only=True)
 class KernelLaw:
     """Gap per kernel when the device is the bottleneck, seconds."""
 
-    launch_seconds: float
+    launch_seconds: float = field(validator=_NOT_NEGATIVE)
 
 
 @frozen(kw_only=True)
 class MemoryLaw:
     """Device memory: data-sheet bytes/s and the share that memory-bound kernels reach."""
 
-    bytes_per_second: float
-    elementwise_efficiency: float
+    bytes_per_second: float = field(validator=_POSITIVE)
+    elementwise_efficiency: float = field(validator=_SHARE)
 
 
 @frozen(kw_only=True)
@@ -46,9 +51,9 @@ class AttentionLaw:
 class LinkLaw:
     """Seconds of a ring step over V bytes = latency + (V + half_bytes) / bytes_per_second."""
 
-    bytes_per_second: float
-    latency_seconds: float
-    half_bytes: float = 0.0
+    bytes_per_second: float = field(validator=_POSITIVE)
+    latency_seconds: float = field(validator=_NOT_NEGATIVE)
+    half_bytes: float = field(default=0.0, validator=_NOT_NEGATIVE)
     full_mesh: bool = False
 
 
@@ -82,8 +87,10 @@ class SystemProfile:
     aliases: tuple[str, ...] = ()
     devices_per_domain: int
     memory_bytes: int
-    compute_units: int
-    peak_flops: Mapping[str, float]
+    compute_units: int = field(validator=_POSITIVE)
+    peak_flops: Mapping[str, float] = field(
+        validator=validators.deep_mapping(value_validator=_POSITIVE)
+    )
     gemm: GemmLaw
     kernel: KernelLaw
     memory: MemoryLaw

@@ -5,7 +5,7 @@ The core alone takes maxima: over stages, moments and instants for memory, over 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -110,9 +110,14 @@ SCALES = ("one", "chunk", "layer", "layer_done", "saved_layer", "micro_batch")
 PLACES = ("any", "first", "last", "not_first", "not_last")
 POSITIONS = ("any", "top", "below_top", "bottom", "above_bottom", "not_received")
 WHENS = ("always", "first", "later", "entered", "accumulated", "reduced", "sent")
+# Values of ``when`` that name a state of a chunk or rank rather than a backward.
+STATES = ("entered", "accumulated", "reduced", "sent")
+_STATIC_SCALES = ("one", "chunk", "layer")
 
 
-def _one_of(legal: tuple[str, ...]) -> Callable[[Any, Any, str], None]:
+def one_of(legal: tuple[str, ...]) -> Callable[[Any, Any, str], None]:
+    """Validator of a field that takes one of some names."""
+
     def check(_: Any, attribute: Any, value: str) -> None:
         if value not in legal:
             raise ValueError(f"{attribute.name} = {value!r} is none of {', '.join(legal)}")
@@ -120,12 +125,42 @@ def _one_of(legal: tuple[str, ...]) -> Callable[[Any, Any, str], None]:
     return check
 
 
-def _instants(_: Any, attribute: Any, value: frozenset[str]) -> None:
+def instants(_: Any, attribute: Any, value: Iterable[str]) -> None:
+    """Validator of a field that names instants."""
     unknown = sorted(set(value) - ALWAYS)
     if unknown:
         raise ValueError(
             f"{attribute.name}: {unknown[0]!r} is no instant; known: {', '.join(INSTANTS)}"
         )
+
+
+def check_counting(
+    live: frozenset[str], scale: str, on: str, position: str, when: str, modes: frozenset[str]
+) -> None:
+    """Refuse conditions of a memory term that mean nothing together, so that none is ignored.
+
+    Raises:
+        ValueError: Which condition, and where it would mean something.
+    """
+    static = live == ALWAYS and scale in _STATIC_SCALES
+    narrowed = position != "any" or modes != frozenset(MODES)
+    why = ""
+    if when in STATES and not static:
+        why = f"when = {when!r} needs all instants and scale {', '.join(_STATIC_SCALES)}"
+    elif static and narrowed:
+        why = "position and modes need single instants, not all of them"
+    elif scale == "saved_layer" and (on, position, when) != ("any", "any", "always"):
+        why = "scale = 'saved_layer' knows no on, position or when: layers and modes decide"
+    elif scale == "micro_batch" and (narrowed or when != "always"):
+        why = "scale = 'micro_batch' knows no position, when or modes"
+    elif scale == "layer_done" and (narrowed or not live.issuperset(BLOCK_INSTANTS)):
+        why = (
+            "scale = 'layer_done' counts at all instants of a block, whatever its position and mode"
+        )
+    elif scale == "layer" and not static and not live.isdisjoint(BLOCK_INSTANTS):
+        why = "scale = 'layer' counts at all instants or at those of a whole stage, not of a block"
+    if why:
+        raise ValueError(why)
 
 
 @frozen(eq=False, kw_only=True)
@@ -156,16 +191,23 @@ class MemoryTerm:
 
     name: str
     bytes: Ints
-    live: frozenset[str] = field(default=ALWAYS, validator=_instants)
-    scale: str = field(default="one", validator=_one_of(SCALES))
-    on: str = field(default="any", validator=_one_of(PLACES))
-    position: str = field(default="any", validator=_one_of(POSITIONS))
-    when: str = field(default="always", validator=_one_of(WHENS))
+    live: frozenset[str] = field(default=ALWAYS, validator=instants)
+    scale: str = field(default="one", validator=one_of(SCALES))
+    on: str = field(default="any", validator=one_of(PLACES))
+    position: str = field(default="any", validator=one_of(POSITIONS))
+    when: str = field(default="always", validator=one_of(WHENS))
     modes: frozenset[str] = frozenset(MODES)
     reserve: bool = False
     formula: str = ""
     source: str = ""
     owner: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse conditions that mean nothing together."""
+        try:
+            check_counting(self.live, self.scale, self.on, self.position, self.when, self.modes)
+        except ValueError as error:
+            raise ValueError(f"term {self.name!r}: {error}") from None
 
 
 RESOURCES = ("device", "link", "host")
@@ -214,12 +256,12 @@ class TimeTerm:
 
     name: str
     seconds: Floats
-    resource: str = field(default="device", validator=_one_of(RESOURCES))
-    segment: str = field(default="block", validator=_one_of(SEGMENTS))
-    phase: str = field(default="forward", validator=_one_of(PHASES))
+    resource: str = field(default="device", validator=one_of(RESOURCES))
+    segment: str = field(default="block", validator=one_of(SEGMENTS))
+    phase: str = field(default="forward", validator=one_of(PHASES))
     kind: str = ""
-    scale: str = field(default="one", validator=_one_of(("one", "layer")))
-    on: str = field(default="any", validator=_one_of(("any", "first", "last")))
+    scale: str = field(default="one", validator=one_of(("one", "layer")))
+    on: str = field(default="any", validator=one_of(("any", "first", "last")))
     window: Window | None = None
     formula: str = ""
     source: str = ""

@@ -197,7 +197,7 @@ def _result(
     contexts: Contexts, generation: Generation, found: _Found, exact: _Exact, ranker: Picked,
     describer: Describer,
 ) -> SearchResult:  # fmt: skip
-    job = contexts.job
+    job = evolve(contexts.job, notes=(*contexts.job.notes, *_void_pins(found, contexts)))
     top = []
     for place, row in enumerate(exact.ranking.tolist(), start=1):
         top.append(describer.describe(found.batch, row, place, _habits(generation, found, row), ""))
@@ -228,6 +228,26 @@ def _result(
         warnings=generation.warnings,
         log=_log(generation, found, exact, job),
     )
+
+
+def _void_pins(found: _Found, contexts: Contexts) -> tuple[str, ...]:
+    """Named values that feasible rows do not have, because the field means nothing there."""
+    feasible, notes = found.verdicts.feasible, []
+    for name, wanted in contexts.job.space.wanted.items():
+        field = contexts.fields[name]
+        if isinstance(wanted, tuple) and field.needs:
+            named = [field.encode(value) for value in wanted]
+            void = int((feasible & ~np.isin(found.batch[name], named)).sum())
+            if void:
+                asked = ", ".join(map(str, wanted))
+                needs = field.needs
+                if needs in {role for d in contexts.dimensions.values() for role in d.replicates}:
+                    needs = f"several ranks with the same {needs}"
+                notes.append(
+                    f"{name} = {asked} means nothing in {void} of the {int(feasible.sum())} feasible "
+                    f"strategies: it needs {needs}. Fix that too to leave them out."
+                )
+    return tuple(notes)
 
 
 def _ties(top: list[Detail]) -> tuple[Detail, ...]:

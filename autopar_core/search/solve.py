@@ -285,22 +285,11 @@ def _least(
     A level per rank counts recomputed layers; it starts at the plan's minimum and grows by the excess
     over the most bytes that one layer more can free, so it never passes the least level that fits.
     """
-    situation, key = problem.situation, problem.situation.key
     freed = problem.memory.saved[:, 0] - problem.memory.saved[:, MODES.index(mode)]
-    flight = situation.most_in_flight().astype(np.float64)
+    flight = problem.situation.most_in_flight().astype(np.float64)
     whole = _whole(problem, mode)
-    if problem.granularity == "count" and not whole:
-        most = counts.max(axis=1, keepdims=True)
-    else:
-        most = counts.reshape(-1, key.chunks, key.ranks).sum(axis=1)
-    most = np.broadcast_to(most, (len(counts), key.ranks)).copy()
-    if plan.layers.max is not None:
-        most = np.minimum(most, plan.layers.max)
-    level = np.minimum(most, plan.layers.min or 0).astype(np.int64)
-    if whole:
-        # all layers or none: a smaller maximum leaves none
-        every = counts.reshape(-1, key.chunks, key.ranks).sum(axis=1)
-        level = np.where(most >= every, most, 0)
+    most = _most(problem, counts, mode, plan)
+    level = most if whole else np.minimum(most, plan.layers.min or 0)
     layout = _at_level(problem, counts, mode, level)
     peaks = problem.peaks(layout) if level.any() else plain.copy()
     while not whole:
@@ -317,6 +306,22 @@ def _least(
         layout.put(rows, new)
         peaks[rows] = part.peaks(new)
     return layout, peaks
+
+
+def _most(problem: Problem, counts: Ints, mode: str, plan: Plan) -> Ints:
+    """(K, ranks) the highest level that the plan allows.
+
+    Where a mode is switched as a whole, all layers of every rank or none: a maximum below the
+    layers of one rank leaves none on any.
+    """
+    key, whole = problem.situation.key, _whole(problem, mode)
+    every: Ints = counts.reshape(-1, key.chunks, key.ranks).sum(axis=1)
+    if problem.granularity == "count" and not whole:
+        every = np.broadcast_to(counts.max(axis=1, keepdims=True), every.shape)
+    most = every if plan.layers.max is None else np.minimum(every, plan.layers.max)
+    if whole:
+        most = np.where((most == every).all(axis=1, keepdims=True), most, 0)
+    return np.asarray(most, dtype=np.int64)
 
 
 def _more(
@@ -410,13 +415,10 @@ def _rebalance(
 
 def _leanest(problem: Problem, plan: Plan, counts: Ints) -> Layout:
     """Every layer in the mode that saves least, as far as the plan allows."""
-    layout = Layout.plain(counts)
     if plan.kind == "auto" and problem.modes:
         mode = "full" if "full" in problem.modes else problem.modes[0]
-        most = counts if plan.layers.max is None else np.minimum(counts, plan.layers.max)
-        if problem.granularity == "model":
-            most = np.where((most == counts).all(axis=1, keepdims=True), most, 0)
-        getattr(layout, mode)[:] = most
-    elif plan.kind in ("selective", "full"):
+        return _at_level(problem, counts, mode, _most(problem, counts, mode, plan))
+    layout = Layout.plain(counts)
+    if plan.kind in ("selective", "full"):
         getattr(layout, plan.kind)[:] = counts
     return layout

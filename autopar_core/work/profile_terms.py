@@ -8,7 +8,7 @@ import numpy as np
 
 from autopar_core.domain.arrays import Bools, Ints
 from autopar_core.domain.framework import TransientTensor
-from autopar_core.domain.terms import ALWAYS, Extent, MemoryTerm
+from autopar_core.domain.terms import Extent, MemoryTerm
 from autopar_core.work.rank_work import RankWork
 
 
@@ -45,9 +45,9 @@ def profile_terms(
         terms.append(
             MemoryTerm(
                 name=tensor.name, bytes=work.tensor_bytes(tensor.bytes) * count,
-                live=ALWAYS if tensor.live == ("always",) else frozenset(tensor.live),
-                scale=tensor.scale, on=tensor.on, position=tensor.position, when=tensor.when,
-                modes=frozenset(tensor.modes), formula=formula_text(tensor.bytes),
+                live=tensor.instants, scale=tensor.scale, on=tensor.on,
+                position=tensor.position, when=tensor.when, modes=frozenset(tensor.modes),
+                formula=formula_text(tensor.bytes),
                 source="framework profile",
             )
         )  # fmt: skip

@@ -145,9 +145,9 @@ class RankWork:
         if unit == "embedding":
             rest = model.embedding_parameters - model.vocab * width
             return [(vocabulary, one * width)], one * rest
-        rest = model.final_norm_parameters + (
-            0 if model.tied_embeddings else model.head_parameters - model.vocab * width
-        )
+        # a tied head shares the table only; its projection and its bias are its own
+        table = 0 if model.tied_embeddings else model.vocab * width
+        rest = model.final_norm_parameters + model.head_parameters - table
         return [(vocabulary, one * width)], one * rest
 
     def parameters(self, unit: str) -> Ints:
@@ -266,6 +266,9 @@ ELEMENTS: dict[str, Callable[[RankWork], Ints]] = {
     "block_parameters": lambda w: w.parameters("block"),
     "embedding_parameters": lambda w: w.parameters("embedding"),
     "head_parameters": lambda w: w.parameters("head"),
+    "head_matrix": lambda w: (
+        w.extent(Extent.VOCABULARY_ROWS) * (w.model.embedding_width or w.model.hidden)
+    ),
     "whole_embedding": lambda w: np.full(
         len(w), w.model.vocab * (w.model.embedding_width or w.model.hidden), dtype=np.int64
     ),

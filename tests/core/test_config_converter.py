@@ -136,6 +136,8 @@ def test_nearest() -> None:
     assert nearest("Seq_Length", ["seq_len", "x"]) == "; did you mean seq_len?"
     assert nearest("q", ["seq_len"], noun="known keys") == "; known keys: seq_len"
     assert nearest("q", []) == "; there is no legal key"
+    systems = ["a100-sxm-80gb", "h100-pcie-80gb", "h100-sxm-80gb"]
+    assert nearest("H100", systems) == "; did you mean h100-pcie-80gb or h100-sxm-80gb?"
 
 
 def test_join() -> None:

@@ -205,6 +205,18 @@ def test_a_file_that_no_reader_knows(tmp_path: Path) -> None:
             "run.toml: cluster.override.gemm.eficiency: unknown key; did you mean efficiency?",
         ),
         (
+            {"cluster": {"override": {"gemm": {"efficiency": 60}}}},
+            "run.toml: cluster.override.gemm.efficiency: must be <= 1, got 60",
+        ),
+        (
+            {"cluster": {"override": {"links": {"inter": {"bytes_per_second": -1}}}}},
+            "run.toml: cluster.override.links.inter.bytes_per_second: must be > 0, got -1",
+        ),
+        (
+            {"cluster": {"override": {"peak_flops": {"bf16": 0}}}},
+            "run.toml: cluster.override.peak_flops: must be > 0, got 0",
+        ),
+        (
             {"cluster": {"override": {"attention": {"default": "flsh"}}}},
             "run.toml: cluster.override.attention.default: unknown kernel 'flsh'; did you mean",
         ),
@@ -260,6 +272,18 @@ def test_memory_limit_is_a_size_or_bytes() -> None:
     assert job({"cluster": {"memory_limit": "72 GiB"}}).cluster.memory_limit == 72 * GIB
     assert job({"cluster": {"memory_limit": 72 * GIB}}).cluster.memory_limit == 72 * GIB
     assert "more than" in job({"cluster": {"memory_limit": "90 GiB"}}).notes[0]
+
+
+def test_fp16_stands_in_for_bf16_with_a_note() -> None:
+    old = {"cluster": {"system": "v100-sxm2-32gb"}}
+    assert "has no bf16" in job(old).notes[0]
+    assert not job({**old, "training": {"precision": "fp16"}}).notes
+    assert not job({"training": {"precision": "fp16"}}).notes
+
+
+def test_an_unknown_section_is_blamed_on_who_said_it() -> None:
+    with pytest.raises(InputError, match=r"--set: trainin: unknown section; did you mean training"):
+        job({}, Overrides(sets=(("--set", "trainin.seq_len", 1),)))
 
 
 def test_devices_per_node_is_another_name() -> None:

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from autopar_core.api import SearchResult
-from autopar_core.builtin import autopar_renderers, charts
+from autopar_core.builtin import autopar_renderers, charts, words
 from autopar_core.builtin.outputs import render_all
 from autopar_core.builtin.series import chart_data
 from autopar_core.builtin.text import print_result
@@ -196,3 +196,8 @@ def test_terminal_shows_brackets_as_they_are(factory: ModuleType) -> None:
     result = factory.make_result(60)
     job = attrs.evolve(result.job, notes=("see [bold]plugins.x[/bold]",))
     assert "[bold]plugins.x[/bold]" in printed(attrs.evolve(result, job=job), 120)
+
+
+def test_seconds_below_a_nanosecond_are_rounding() -> None:
+    assert [words.seconds(x) for x in (3e-18, 2e-9, 0.0456)] == ["0 s", "0.00200 us", "45.6 ms"]
+    assert [words.hidden(x) for x in (3e-18, 0.0456)] == ["", "45.6 ms"]

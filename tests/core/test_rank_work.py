@@ -207,3 +207,25 @@ def test_every_element_count_is_whole_and_not_negative() -> None:
         values = work.elements(name)
         assert values.dtype == np.int64
         assert (values >= 0).all(), name
+
+
+def test_a_tied_head_keeps_its_own_projection_and_bias() -> None:
+    # OPT-350m: a table of width 512 that input and output share, a projection on either side.
+    model = ModelConfig(
+        num_layers=24, hidden=1024, ffn_hidden=4096, heads=16, kv_heads=16, vocab=50272,
+        gated_mlp=False, tied_embeddings=True, embedding_width=512, final_norm=False,
+        head_bias=True,
+    )  # fmt: skip
+    work = build(model=model)
+    assert work.parameters("head")[0] == 512 * 1024 + 50272
+    units = work.parameters("embedding") + 24 * work.parameters("block") + work.parameters("head")
+    assert units[0] == model.parameters
+    apart = build(model=model, pipelined=True)
+    assert apart.parameters("head")[0] == 512 * 1024 + 50272 + 50272 * 512
+
+
+def test_the_head_has_a_weight_gradient_although_its_table_is_tied() -> None:
+    # one stage: the head owns no table of its own, its product has a gradient of one all the same
+    work = build(tensor_parallel(4), model=evolve(LLAMA, tied_embeddings=True))
+    assert work.parameters("head")[0] == 4_096
+    assert work.elements("head_matrix")[0] == 32_128 * 4_096

@@ -152,6 +152,22 @@ def test_what_hides_the_reduction() -> None:
     assert all(t.window is None for t in steps)
 
 
+def test_what_a_pipeline_defers_is_reduced_in_the_open() -> None:
+    # torch reduces once, after a rank's last backward: no backward is left to hide it
+    titan = {"framework": {"name": "torchtitan"}, "cluster": {"devices": 16}}
+    values = {"dp_degree": 8, "pp_degree": 2, "schedule": "1f1b", "zero_stage": 3}
+    found = terms(values, titan)
+    shares = {
+        float(t.window.share[0])
+        for t in found.time
+        if t.segment == "step" and t.window and t.window.name == "last_backward" and t.seconds[0]
+    }
+    assert shares == {0.0}
+    generic = terms({**values, "zero_stage": 1}, {"cluster": {"devices": 16}})
+    windows = [t.window for t in generic.time if t.name == "gradient reduction"]
+    assert {float(w.share[0]) for w in windows if w and w.name == "last_backward"} == {0.9}
+
+
 def test_gradient_bytes() -> None:
     half = {"framework": {"override": {"dp": {"gradient_reduce_bytes": 2.0}}}}
     found = terms({"dp_degree": 8, "zero_stage": 1}, half)
@@ -206,6 +222,40 @@ def test_sharded_parameters_are_gathered_per_layer() -> None:
     # nothing of the step's collectives besides
     assert seconds(found, "parameter gather", segment="step") == 0
     assert seconds(found, "gradient reduction", segment="step") == 0
+
+
+def test_sharded_gradients_are_reduced_with_every_backward() -> None:
+    # ZeRO-2: a block as above; embedding 4 B x 32 768 x 1 024 x 7/8 at 100 GB/s + 10 us, and the
+    # head with its norm of 1 024 as much and 35.84 ns.
+    found = terms({"dp_degree": 8, "zero_stage": 2})
+    where = {"segment": "block", "phase": "backward"}
+    assert seconds(found, "gradient reduction", **where) == pytest.approx(560.57408e-6, rel=1e-12)
+    table = 1174.40512e-6 + 10e-6
+    first = seconds(found, "embedding gradient reduction", segment="embedding", phase="backward")
+    assert first == pytest.approx(table, rel=1e-12)
+    last = seconds(found, "head gradient reduction", segment="head", phase="backward")
+    assert last == pytest.approx(table + 35.84e-9, rel=1e-12)
+    # with ZeRO-3 the collectives of the ends are told together, with ZeRO-1 once per step
+    for stage in (1, 3):
+        found = terms({"dp_degree": 8, "zero_stage": stage})
+        assert seconds(found, "head gradient reduction") == 0
+
+
+def test_gradients_are_whole_until_they_are_reduced() -> None:
+    # ZeRO-2 keeps an eighth of the gradients, but a block's are whole when it is reduced: 2 B as they
+    # come and 4 B in the reduction, and 4 B of the block before while the next one runs.
+    def held(stage: int) -> dict[str, int]:
+        made = [t for t in terms({"dp_degree": 8, "zero_stage": stage}).memory if t.owner == "dp"]
+        found: dict[str, int] = {}
+        for term in (t for t in made if not t.reserve):
+            found[term.name] = found.get(term.name, 0) + int(term.bytes[0])
+        return found
+
+    found = held(2)
+    assert found["reduction buffer (this block)"] == 6 * BLOCK
+    assert found["reduction buffer"] == 4 * BLOCK
+    assert found["embedding gradient and its reduction"] == 6 * TABLE
+    assert not any(held(1).values())
 
 
 def test_hybrid_reduces_over_replicas() -> None:

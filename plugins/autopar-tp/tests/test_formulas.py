@@ -100,11 +100,24 @@ def test_seconds_of_a_collective() -> None:
     assert block["forward"] == pytest.approx(4 * one, rel=1e-12)
     assert block["backward"] == pytest.approx(6 * one, rel=1e-12)
     ends = {(t.segment, t.name): t.seconds[0] for t in links if t.segment != "block"}
+    # scattered forward, gathered backward
     assert ends["embedding", "embedding reduce"] == pytest.approx(one, rel=1e-12)
-    # an all-reduce is two passes
+    assert ends["embedding", "embedding gradient gather"] == pytest.approx(one, rel=1e-12)
+    # gathered forward; backward gathered for the weight gradient, and scattered
+    assert ends["head", "logits input gather"] == pytest.approx(one, rel=1e-12)
     assert ends["head", "logits input gradient"] == pytest.approx(2 * one, rel=1e-12)
     # 3 all-reduces of 4 B x 4096 tokens: 2 x (10 us + 16384 B x 3/4 / 100 GB/s = 0.12288 us)
     assert ends["head", "loss scalars"] == pytest.approx(6 * 10.12288e-6, rel=1e-12)
+
+
+def test_ends_without_sequence_parallelism() -> None:
+    # one all-reduce of two passes after the embedding, one for the gradient of the head's input
+    found = terms({"tp_degree": 4, "dp_degree": 2}, overlap(overlap="none"))
+    ends = {t.name: t.seconds[0] / 72.91456e-6 for t in found.time
+            if t.owner == "tp" and t.segment in ("embedding", "head")}  # fmt: skip
+    assert ends["embedding reduce"] == pytest.approx(2, rel=1e-12)
+    assert ends["logits input gradient"] == pytest.approx(2, rel=1e-12)
+    assert ends["embedding gradient gather"] == ends["logits input gather"] == 0
 
 
 def test_one_rank_has_no_collective() -> None:

@@ -143,6 +143,7 @@ def autopar_memory(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[M
     return [
         *profile_terms(work, profile.memory_gathered, single),
         *profile_terms(work, profile.memory_gathered_pipelined, groups.gathered & pipelined),
+        *profile_terms(work, profile.memory_reduced, groups.stage == 2),
         *profile_terms(work, profile.memory_hybrid, single & groups.hybrid),
         MemoryTerm(
             name="communicator buffers",

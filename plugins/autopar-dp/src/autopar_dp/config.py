@@ -36,6 +36,8 @@ class DpProfile:
         accumulate_bytes: Device bytes per parameter and micro-batch of adding unsharded gradients.
         memory_gathered: Tensors of a sharded-parameter run (stage 3) with one stage.
         memory_gathered_pipelined: The same with several stages.
+        memory_reduced: Tensors of a run that reduces gradients with every backward and keeps its
+            parameters whole (stage 2).
         memory_hybrid: Tensors of HSDP in later micro-batches.
         communicator_bytes: Buffers of the communicators, outside the allocator.
     """
@@ -56,5 +58,6 @@ class DpProfile:
     accumulate_bytes: float = 0.0
     memory_gathered: tuple[TransientTensor, ...] = ()
     memory_gathered_pipelined: tuple[TransientTensor, ...] = ()
+    memory_reduced: tuple[TransientTensor, ...] = ()
     memory_hybrid: tuple[TransientTensor, ...] = ()
     communicator_bytes: int = 0

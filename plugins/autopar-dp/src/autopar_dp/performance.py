@@ -63,7 +63,9 @@ def step_terms(work: RankWork, groups: Sharing, once: Floats, ctx: Context) -> l
     profile = ctx.profile
     stage = groups.stage
     share, floor = profile.hidden_share, 1.0 / profile.buckets
-    last = Window(name="last_backward", share=share, floor=floor)
+    # what is deferred is reduced after the schedule, with no backward left to hide it
+    behind = np.where(groups.gathered & (once > 0), 0.0, share)
+    last = Window(name="last_backward", share=behind, floor=floor)
     first = Window(name="first_forward", share=share, floor=floor)
     reduce_window = last if profile.overlap_gradients else None
     gather_window = first if profile.overlap_parameters else None
@@ -112,9 +114,16 @@ def layer_terms(
                      segment="step", on=on, formula="two collectives of the unit, exposed",
                      source=_LAYER_SOURCE)
         )  # fmt: skip
-    last = reduce
+        # what is gathered is reduced above; ZeRO-2 reduces these gradients with every micro-batch
+        more = ring_seconds(links, profile.gradient_reduce_bytes * nbytes, groups.shard)
+        terms.append(
+            TimeTerm(name=f"{unit} gradient reduction", seconds=more * (reduced - each),
+                     resource="link", segment=unit, phase="backward", window=window,
+                     formula="latency + (bytes x parameters x (z-1)/z + half) / bandwidth",
+                     source=_STEP_SOURCE)
+        )  # fmt: skip
     terms.append(
-        TimeTerm(name="last reduction", seconds=last, resource="link", segment="step",
+        TimeTerm(name="last reduction", seconds=reduce, resource="link", segment="step",
                  formula="reduction of the first block, after the last backward",
                  source=_LAYER_SOURCE)
     )  # fmt: skip

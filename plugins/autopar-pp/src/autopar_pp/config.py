@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen, validators
 
 from autopar_core.api import TransientTensor
 
@@ -15,7 +15,7 @@ class PpConfig:
         max_chunks: Largest number of virtual stages per rank that is tried when none is named.
     """
 
-    max_chunks: int = 8
+    max_chunks: int = field(default=8, validator=validators.ge(2))
 
 
 @frozen(kw_only=True)
@@ -27,7 +27,7 @@ class PpProfile:
         blocking: Messages of the plain schedules are coupled sends that occupy their sender
             (Megatron without interleaving).
         empty_stages: A stage may hold no layer (only the embedding or the head).
-        fill_pipeline: At least as many micro-batches as stages are required.
+        fill_pipeline: Plain 1F1B requires at least as many micro-batches as stages.
         interleaved_whole_rounds: Interleaving needs micro-batches in whole rounds of the ranks.
         partitions: ``any`` (every stage its own count) or ``even`` (layers divide evenly).
         receive_buffers: One receive buffer per micro-batch and edge stays allocated (torch).

@@ -60,12 +60,15 @@ def _schedules(batch: StrategyBatch, ctx: Context) -> list[Broken]:
         ),
     ]
     if ctx.profile.fill_pipeline:
+        plain = batch["schedule"] == names.index("1f1b")
         rules.append(
             Broken(
                 code="pp-micro-batches",
-                rows=several & (m < pp),
-                sentence="{micro_batch_num} micro-batches cannot fill pp {pp_degree} stages",
-                source="torch.distributed.pipelining: 1F1B needs micro-batches >= stages",
+                rows=several & plain & (m < pp),
+                sentence="1F1B cannot fill pp {pp_degree} stages with {micro_batch_num} "
+                "micro-batches",
+                source="torch.distributed.pipelining: Schedule1F1B raises below one micro-batch "
+                "per stage; GPipe and Interleaved1F1B run",
             )
         )
     return rules
@@ -95,8 +98,8 @@ def _chunks(batch: StrategyBatch, ctx: Context) -> list[Broken]:
         Broken(
             code="pp-rounds",
             rows=interleaved & _partial_rounds(m, pp, ctx.profile.interleaved_whole_rounds),
-            sentence="interleaving needs {micro_batch_num} micro-batches in whole rounds of "
-            "pp {pp_degree}",
+            sentence="interleaving needs whole rounds of pp {pp_degree} micro-batches, which "
+            "{micro_batch_num} are not",
             source="Megatron-LM schedules (group size pp), torch Interleaved1F1B (m % rounds == 0)",
         ),
     ]

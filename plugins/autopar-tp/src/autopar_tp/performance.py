@@ -93,7 +93,7 @@ def terms(
                  formula=formula, source=_SOURCE)
         for name, phase, seconds, window in layer_terms(one, sp, ctx.profile)
     ]  # fmt: skip
-    made += _ends(work, group, one, split, ctx)
+    made += _ends(work, group, one, sp, split, ctx)
     copy = ctx.profile.sequence_copy_bytes
     if copy:
         seconds = PER_PASS * moved_seconds(ctx.system, copy * work.elements("hidden"), 2) * split
@@ -108,17 +108,27 @@ def terms(
 
 
 def _ends(
-    work: RankWork, group: Group, one: Floats, split: Floats, ctx: EvalContext[TpConfig, TpProfile]
-) -> list[TimeTerm]:
-    """Embedding reduce, gradient of the head's input, scalars of the vocabulary-parallel loss."""
+    work: RankWork, group: Group, one: Floats, sequence_parallel: Floats, split: Floats,
+    ctx: EvalContext[TpConfig, TpProfile],
+) -> list[TimeTerm]:  # fmt: skip
+    """Collectives of the embedding and of the head's input, scalars of the vocabulary-parallel loss.
+
+    With sequence parallelism the embedding scatters its sums and gathers their gradient; the head
+    gathers its input, and once more for its weight gradient, and scatters the input's gradient.
+    Without it each of the two does one all-reduce.
+    """
     scalars = (
         3 * all_reduce_seconds(ctx.system.links, 4 * work.extent(Extent.TOKENS), group) * split
     )
+    gathered = one * sequence_parallel
     rows = [
-        ("embedding reduce", "embedding", "forward", one, "one collective"),
-        ("logits input gradient", "head", "backward", 2 * one, "one all-reduce"),
+        ("embedding reduce", "embedding", "forward", 2 * one - gathered,
+         "reduce-scatter, or an all-reduce of two passes"),
+        ("embedding gradient gather", "embedding", "backward", gathered, "one all-gather"),
+        ("logits input gather", "head", "forward", gathered, "one all-gather"),
+        ("logits input gradient", "head", "backward", 2 * one, "two passes"),
         ("loss scalars", "head", "forward", scalars, "3 all-reduces of 4 B x tokens"),
-    ]
+    ]  # fmt: skip
     return [
         TimeTerm(name=name, seconds=seconds, resource="link", segment=segment, phase=phase,
                  formula=formula, source="Megatron-LM vocab-parallel embedding and cross entropy")

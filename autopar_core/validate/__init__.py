@@ -1,0 +1,3 @@
+"""Measured runs against their predictions."""
+
+from __future__ import annotations

@@ -1,0 +1,88 @@
+"""Peaks of any terms a plugin may return: the tables against counting every moment and instant."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import autopar_core.builtin as builtin
+from autopar_core.compose.memory_explain import RankExplainer
+from autopar_core.compose.memory_peak import Layout, peak_moment, rank_peaks
+from autopar_core.compose.memory_table import MemoryTable
+from autopar_core.compose.situation import Situation
+from autopar_core.config.load import load_job
+from autopar_core.config.overrides import Overrides
+from autopar_core.domain.terms import (
+    ALWAYS,
+    BLOCK_INSTANTS,
+    INSTANTS,
+    MODES,
+    PLACES,
+    POSITIONS,
+    SCALES,
+    WHENS,
+    MemoryTerm,
+)
+from autopar_core.hooks.schedule import Composer, ScheduleKey
+from autopar_core.plugins import PluginManager
+from autopar_core.search.contexts import Contexts
+from autopar_core.testing.bench import SMALL_JOB
+
+
+PLUGINS = PluginManager.load(extra=(("builtin", builtin),))
+COMPOSER: Composer = Contexts.build(
+    load_job(None, SMALL_JOB, Overrides(), PLUGINS), PLUGINS
+).composer
+
+
+def any_term(draw: random.Random, name: str) -> MemoryTerm | None:
+    """A term with conditions that mean something together, else None."""
+    live = frozenset(draw.sample(INSTANTS, draw.randint(1, 6)))
+    live = draw.choice([live, live, ALWAYS, frozenset(BLOCK_INSTANTS)])
+    try:
+        return MemoryTerm(
+            name=name, bytes=np.array([draw.randint(0, 50)]), live=live,
+            scale=draw.choice(SCALES), on=draw.choice(["any", *PLACES]),
+            position=draw.choice(["any"] * 6 + list(POSITIONS)),
+            when=draw.choice(["always"] * 6 + list(WHENS)),
+            modes=frozenset(draw.choice([MODES, draw.sample(MODES, draw.randint(1, 3))])),
+        )  # fmt: skip
+    except ValueError:
+        return None
+
+
+def any_layout(draw: random.Random, stages: int) -> Layout:
+    """0 to 4 layers per stage, some of them recomputed."""
+    layers = [draw.randint(0 if stages > 1 else 1, 4) for _ in range(stages)]
+    some, most = draw.choice([(0, 0), (0, 1), (1, 0), (1, 1)])
+    full = [draw.randint(0, n) * most for n in layers]
+    selective = [draw.randint(0, n - m) * some for n, m in zip(layers, full, strict=True)]
+    return Layout(np.array([layers]), np.array([selective]), np.array([full]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tables_find_the_peak_of_any_terms(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(60):
+        made = (any_term(draw, f"term {n}") for n in range(draw.randint(2, 9)))
+        terms = [term for term in made if term is not None]
+        ranks = draw.choice([1, 2, 3, 4])
+        schedule = draw.choice(["1f1b", "gpipe", "interleaved"]) if ranks > 1 else "none"
+        chunks = 2 if schedule == "interleaved" else 1
+        key = COMPOSER.moment_key(ScheduleKey(schedule, ranks, chunks, ranks * draw.randint(1, 3)))
+        layout = any_layout(draw, key.stages)
+        table = MemoryTable.build(terms, 1)
+        moments = COMPOSER.moments(key)
+        chosen = Situation.of(key, moments, table.whens, table.forward_end)
+        peaks = rank_peaks(table, chosen, layout)[0]
+        # no moment left out, no table: every term counted at every instant
+        every = Situation.of(key, moments, frozenset(WHENS), forward_end=True)
+        counted = RankExplainer(terms, every, layout)
+        for rank in range(ranks):
+            at = np.nonzero(every.rank == rank)[0].tolist()
+            most = max(counted.rank(moment).allocated_bytes for moment in at)
+            assert peaks[rank] == most, (key, terms, layout)
+            shown = peak_moment(table, chosen, layout, rank)
+            assert RankExplainer(terms, chosen, layout).rank(shown).allocated_bytes == most
