@@ -24,7 +24,8 @@ from autopar_core.domain.result import Detail
 from autopar_core.domain.strategy import Strategy, StrategyBatch
 from autopar_core.hooks.schedule import ScheduleKey
 from autopar_core.search.evaluate import Estimator, StageTimes, blocks
-from autopar_core.search.solve import Problem, solve
+from autopar_core.search.problem import Problem
+from autopar_core.search.solve import solve
 from autopar_core.search.terms import Terms, collect
 
 

@@ -24,7 +24,8 @@ from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.verdict import OVER_MEMORY
 from autopar_core.hooks.schedule import ScheduleKey
 from autopar_core.search.contexts import Contexts
-from autopar_core.search.solve import Problem, Solution, solve
+from autopar_core.search.problem import Problem, Solution
+from autopar_core.search.solve import solve
 from autopar_core.search.terms import Objection, Terms, collect
 from autopar_core.units import GIB
 

@@ -21,7 +21,8 @@ from autopar_core.errors import InputError
 from autopar_core.hooks.schedule import ScheduleKey
 from autopar_core.search.contexts import Contexts
 from autopar_core.search.evaluate import Estimator
-from autopar_core.search.solve import Solution, solve
+from autopar_core.search.problem import Solution
+from autopar_core.search.solve import solve
 from autopar_core.search.terms import Terms, collect
 from autopar_core.units import GIB
 from autopar_core.validate.mapping import Mapped, MissingFactError, map_run

@@ -22,7 +22,8 @@ from autopar_core.domain.training import Range
 from autopar_core.plugins import PluginManager
 from autopar_core.search.contexts import Contexts
 from autopar_core.search.evaluate import Estimator
-from autopar_core.search.solve import Problem, Solution, solve
+from autopar_core.search.problem import Problem, Solution
+from autopar_core.search.solve import solve
 from autopar_core.search.terms import collect
 
 
