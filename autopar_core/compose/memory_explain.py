@@ -43,7 +43,7 @@ class RankExplainer:
     """Explains the ranks of one candidate (row 0 of the terms and of the layout)."""
 
     def __init__(self, terms: Sequence[MemoryTerm], situation: Situation, layout: Layout) -> None:
-        self.terms = [t for t in terms if not t.reserve]
+        self.terms = [t for t in terms if not t.reserve and t.bytes[0]]
         self.situation = situation
         self.layers = layout.layers[0].tolist()
         self.selective = layout.selective[0].tolist()

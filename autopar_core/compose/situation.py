@@ -12,6 +12,8 @@ from autopar_core.hooks.schedule import Moments, ScheduleKey
 
 
 FORWARD, BACKWARD, END = 0, 1, 2
+# Moments compared in pairs without sorting out equal ones first.
+PAIRWISE = 128
 _STATES = ("entered", "accumulated", "reduced")
 
 
@@ -136,9 +138,13 @@ def _survivors(moments: Moments, whens: frozenset[str], forward_end: bool) -> In
     keep = rows[order[starts[alone]]].tolist()
     for start, end in zip(starts[~alone].tolist(), ends[~alone].tolist(), strict=True):
         members = rows[order[start:end]]
-        values, positions = np.unique(held[members], axis=0, return_index=True)
-        beaten = (values[None, :, :] >= values[:, None, :]).all(axis=2).sum(axis=1) > 1
-        keep += members[positions[~beaten]].tolist()
+        if len(members) > PAIRWISE:
+            members = members[np.unique(held[members], axis=0, return_index=True)[1]]
+        values = held[members]
+        covers = (values[None, :, :] >= values[:, None, :]).all(axis=2)
+        # of equal ones the first stays
+        beaten = covers & (~covers.T | np.tri(len(members), k=-1, dtype=bool))
+        keep += members[~beaten.any(axis=1)].tolist()
     kept = np.asarray(sorted(keep), dtype=np.int64)
     by = (kept, m.chunk[kept], m.first[kept], m.kind[kept], m.rank[kept])
     return np.asarray(kept[np.lexsort(by)])

@@ -239,7 +239,8 @@ def evaluate(
     Rows are ordered by schedule key first, so that a chunk holds few keys; results are put back where
     they belong.
     """
-    size, chunk = len(batch), chunk_rows or CHUNK_ROWS
+    size = len(batch)
+    chunk = chunk_rows or max(1, min(CHUNK_ROWS, -(-size // (2 * workers))))
     index, _ = estimator.contexts.composer.keys(batch)
     order = np.argsort(index, kind="stable")
     parts = [order[i : i + chunk] for i in range(0, size, chunk)]

@@ -44,7 +44,7 @@ Progress = Callable[[int, int], None]
 MISSES = 3
 FEASIBLE = "feasible"
 # Rows from which several processes pay for their start.
-LARGE = 20_000
+LARGE = 2_000
 
 
 def search(
