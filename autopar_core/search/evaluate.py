@@ -240,7 +240,8 @@ def evaluate(
     they belong.
     """
     size = len(batch)
-    chunk = chunk_rows or max(1, min(CHUNK_ROWS, -(-size // (2 * workers))))
+    share = size if workers <= 1 else -(-size // (2 * workers))
+    chunk = chunk_rows or max(1, min(CHUNK_ROWS, share))
     index, _ = estimator.contexts.composer.keys(batch)
     order = np.argsort(index, kind="stable")
     parts = [order[i : i + chunk] for i in range(0, size, chunk)]

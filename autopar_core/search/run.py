@@ -44,7 +44,7 @@ Progress = Callable[[int, int], None]
 MISSES = 3
 FEASIBLE = "feasible"
 # Rows from which several processes pay for their start.
-LARGE = 2_000
+LARGE = 20_000
 
 
 def search(
@@ -181,9 +181,10 @@ def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: 
 
     if not ranker.thing.monotone:
         times.know(np.arange(len(feasible)))
+    groups = [found.batch[d.degree.name][feasible] for d in contexts.dimensions.values()]
+    times.seed(contexts.job.space.top_k, groups)
     best = times.best(key, min(contexts.job.space.top_k, len(feasible)))
     front = times.pareto()
-    groups = [found.batch[d.degree.name][feasible] for d in contexts.dimensions.values()]
     winners = times.best_of_groups(groups)
     chosen = np.unique(np.concatenate([best, front, winners]))
     if not ranker.thing.monotone:
