@@ -10,6 +10,7 @@ from autopar_core.builtin import words
 from autopar_core.builtin.diagnosis import advice, excess_bytes
 from autopar_core.builtin.groups import time_group
 from autopar_core.builtin.tables import asked, labels, reasons, scalar_fields, shown
+from autopar_core.builtin.terms_text import terms
 
 
 if TYPE_CHECKING:
@@ -24,10 +25,16 @@ LEFT_COLUMNS = ("layers", "recomputed", "verdict")
 OPTIONAL_COLUMNS = ("band", "MFU", "layers", "recomputed")
 
 
-def print_result(console: Console, result: SearchResult) -> None:
-    """Print everything a person needs to decide; columns that do not fit are left out."""
+def print_result(console: Console, result: SearchResult, *, every_term: bool = False) -> None:
+    """Print everything a person needs to decide; columns that do not fit are left out.
+
+    ``every_term`` adds the whole derivation of the first strategy.
+    """
     for part in renderables(result, console.width):
         console.print(part)
+    if every_term:
+        for detail in shown(result)[:1]:
+            console.print(terms(detail))
 
 
 def renderables(result: SearchResult, width: int = 160) -> list[RenderableType]:

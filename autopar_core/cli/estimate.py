@@ -26,9 +26,10 @@ def estimate(
     plugin_files: tuple[Path, ...],
     as_json: bool,
 ) -> int:
-    """Memory and step time of one strategy.
+    """Memory and step time of one strategy, term by term.
 
-    FIELD is any field of a strategy or its short form, for instance the degree of a dimension,
+    Every term is shown with its owner, formula, inputs and source, so that it can be checked by
+    hand. FIELD is any field of a strategy or its short form, for instance the degree of a dimension,
     micro_batch_size, schedule or layer_recompute.
     """
     request = Request(
@@ -39,4 +40,4 @@ def estimate(
 
     with plugins_at_work():
         result = run.estimate(asked.session.job, asked.session.manager, asked.fields)
-    return show(result, asked.session.manager, as_json=as_json)
+    return show(result, asked.session.manager, as_json=as_json, every_term=True)

@@ -61,8 +61,9 @@ def show(
     out: Path | None = None,
     charts: bool = True,
     as_json: bool = False,
+    every_term: bool = False,
 ) -> int:
-    """Write and print a result.
+    """Write and print a result; ``every_term`` prints the whole derivation of the first strategy.
 
     Returns:
         The exit code: 0 when something is feasible, 1 otherwise.
@@ -78,7 +79,7 @@ def show(
     else:
         from autopar_core.builtin.text import print_result
 
-        print_result(console(), result)
+        print_result(console(), result, every_term=every_term)
         if out is not None:
             click.echo(f"written to {out}", err=True)
     return FEASIBLE if result.top else NOTHING_FITS

@@ -24,6 +24,7 @@ from autopar_core.domain.terms import (
     HEAD_REDUCE,
     LOSS,
     MemoryTerm,
+    inputs_of_row,
 )
 
 
@@ -39,6 +40,15 @@ class Point:
     block: int = 0
 
 
+def part_of(term: MemoryTerm, count: int) -> MemoryPart:
+    """A term of one candidate (row 0), counted so many times."""
+    unit = int(term.bytes[0])
+    return MemoryPart(
+        owner=term.owner, name=term.name, bytes=count * unit, count=count, unit_bytes=unit,
+        formula=term.formula, inputs=inputs_of_row(term.inputs, 0), source=term.source,
+    )  # fmt: skip
+
+
 class RankExplainer:
     """Explains the ranks of one candidate (row 0 of the terms and of the layout)."""
 
@@ -48,6 +58,8 @@ class RankExplainer:
         self.layers = layout.layers[0].tolist()
         self.selective = layout.selective[0].tolist()
         self.full = layout.full[0].tolist()
+        self.every = layout.every
+        self.start = [0] * len(self.layers) if layout.start is None else layout.start[0].tolist()
         self._shown = {
             (t.when, t.on): situation.shows(t.when, t.on) for t in self.terms if is_static(t)
         }
@@ -64,10 +76,9 @@ class RankExplainer:
         total, point = best
         parts = []
         for term in self.terms:
-            nbytes = self.count(term, point) * int(term.bytes[0])
-            if nbytes:
-                parts.append(MemoryPart(owner=term.owner, name=term.name, bytes=nbytes,
-                                        formula=term.formula, source=term.source))  # fmt: skip
+            count = self.count(term, point)
+            if count:
+                parts.append(part_of(term, count))
         s = self.situation
         return StageMemory(
             rank=int(s.rank[moment]), allocated_bytes=total, instant=self._text(point),
@@ -92,7 +103,7 @@ class RankExplainer:
         if kind == END:
             yield Point(moment, FINAL)
         elif kind == FORWARD:
-            if self.selective[stage] + self.full[stage] < layers:
+            if layers and self._mode(stage, layers) == "none":
                 yield Point(moment, FORWARD_END)
             else:
                 yield Point(moment, "nothing")
@@ -103,12 +114,16 @@ class RankExplainer:
             changed = self.full[stage] + self.selective[stage]
             blocks = {layers, layers - 1, 2, 1, changed + 1, changed, self.full[stage] + 1,
                       self.full[stage]}  # fmt: skip
+            if self.every:
+                blocks = set(range(1, layers + 1))
             for block in sorted(b for b in blocks if 1 <= b <= layers):
                 yield from (Point(moment, instant, block) for instant in BLOCK_INSTANTS)
             if stage == 0:
                 yield from (Point(moment, i) for i in (EMBEDDING_BACKWARD, EMBEDDING_REDUCE))
 
     def _mode(self, stage: int, block: int) -> str:
+        if self.every:
+            return "none" if (self.start[stage] + block) % self.every else "full"
         if block <= self.full[stage]:
             return "full"
         return "selective" if block <= self.full[stage] + self.selective[stage] else "none"
@@ -116,6 +131,8 @@ class RankExplainer:
     def _in_modes(self, stage: int, modes: frozenset[str], below: int | None = None) -> int:
         """Layers of a stage in some modes, counted from the first up to ``below``."""
         end = self.layers[stage] if below is None else below
+        if self.every:
+            return sum(self._mode(stage, block) in modes for block in range(1, end + 1))
         full = min(end, self.full[stage])
         selective = min(end - full, self.selective[stage])
         by_mode = {"full": full, "selective": selective, "none": end - full - selective}

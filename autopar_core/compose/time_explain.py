@@ -18,7 +18,7 @@ from autopar_core.compose.time_table import (
     window_mark,
 )
 from autopar_core.domain.cost import TimePart
-from autopar_core.domain.terms import MODES, TimeTerm
+from autopar_core.domain.terms import MODES, TimeTerm, inputs_of_row
 from autopar_core.hooks.schedule import ScheduleKey
 
 
@@ -54,18 +54,21 @@ class RankShare:
 
 @define
 class _Sums:
-    """Seconds and hidden seconds by (owner, name, phase)."""
+    """Parts by (owner, name, phase, seconds of one unit)."""
 
-    parts: dict[tuple[str, str, str], TimePart] = field(factory=dict)
+    parts: dict[tuple[str, str, str, float], TimePart] = field(factory=dict)
 
-    def add(self, term: TimeTerm, phase: str, seconds: float, hidden: float) -> None:
-        mark = (term.owner, term.name, phase)
+    def add(self, term: TimeTerm, phase: str, times: int, seconds: float, hidden: float) -> None:
+        """Count a term ``times`` more; of that, ``seconds`` cost time and ``hidden`` do not."""
+        unit = float(term.seconds[0])
+        mark = (term.owner, term.name, phase, unit)
         before = self.parts.get(mark)
         self.parts[mark] = TimePart(
             owner=term.owner, name=term.name, phase=phase, resource=term.resource,
             seconds=seconds + (before.seconds if before else 0.0),
             hidden_seconds=hidden + (before.hidden_seconds if before else 0.0),
-            formula=term.formula, source=term.source,
+            count=times + (before.count if before else 0), unit_seconds=unit,
+            formula=term.formula, inputs=inputs_of_row(term.inputs, 0), source=term.source,
         )  # fmt: skip
 
 
@@ -92,7 +95,8 @@ def explain_time(
         for phase, sends in (("forward", share.rank < share.key.ranks - 1),
                              ("backward", share.rank > 0)):  # fmt: skip
             for term in select(terms, "hop", (phase,)):
-                sums.add(term, phase, float(term.seconds[0]) * m * sends, 0.0)
+                if sends:
+                    sums.add(term, phase, m, float(term.seconds[0]) * m, 0.0)
     _steps(sums, terms, share)
     parts = [p for p in sums.parts.values() if p.seconds or p.hidden_seconds]
     idle = total - sum(p.seconds for p in parts)
@@ -125,19 +129,20 @@ def _spread(sums: _Sums, terms: Sequence[TimeTerm], cost: PhaseCost, times: int)
             whole = float(use.seconds[0])
             shown = float(use.exposed[0]) * seconds / whole if whole > 0 else 0.0
         counted += shown
-        sums.add(term, _phase_name(term.phase), shown * times, max(0.0, seconds - shown) * times)
+        hidden = max(0.0, seconds - shown)
+        sums.add(term, _phase_name(term.phase), times, shown * times, hidden * times)
     floor = float(cost.total[0]) - counted
     for term in (t for t in terms if t.resource == "host"):
         if floor > 0 and float(cost.host[0]) > 0:
             part = floor * float(term.seconds[0]) / float(cost.host[0])
-            sums.add(term, _phase_name(term.phase), part * times, 0.0)
+            sums.add(term, _phase_name(term.phase), times, part * times, 0.0)
 
 
 def _steps(sums: _Sums, terms: Sequence[TimeTerm], share: RankShare) -> None:
     """Step terms of the rank: reductions, gathers, optimizer."""
     layers = sum(share.layers.values())
     capacity = {"first_forward": share.first_forward, "last_backward": share.last_backward}
-    groups: dict[str, list[tuple[TimeTerm, float]]] = {}
+    groups: dict[str, list[tuple[TimeTerm, int, float]]] = {}
     for term in terms:
         if term.segment != "step":
             continue
@@ -146,14 +151,14 @@ def _steps(sums: _Sums, terms: Sequence[TimeTerm], share: RankShare) -> None:
             continue
         times = layers if term.scale == "layer" else 1
         name = term.window.name if term.window else ""
-        groups.setdefault(name, []).append((term, float(term.seconds[0]) * times))
+        groups.setdefault(name, []).append((term, times, float(term.seconds[0]) * times))
     for name, members in sorted(groups.items()):
-        total = sum(seconds for _, seconds in members)
+        total = sum(seconds for _, _, seconds in members)
         shown = total
         if name:
-            window = merge_windows([t.window for t, _ in members if t.window is not None])
+            window = merge_windows([t.window for t, _, _ in members if t.window is not None])
             room = np.array([capacity.get(name, 0.0)])
             shown = float(exposed(window, np.array([total]), room)[0])
-        for term, seconds in members:
+        for term, times, seconds in members:
             part = shown * seconds / total if total > 0 else 0.0
-            sums.add(term, "step", part, max(0.0, seconds - part))
+            sums.add(term, "step", times, part, max(0.0, seconds - part))

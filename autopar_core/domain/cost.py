@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Mapping
+
+from attrs import field, frozen
 
 
 @frozen(kw_only=True)
 class MemoryPart:
-    """Bytes of one owner's term at the peak; negative where a tensor is shared with a counted one."""
+    """Bytes of one owner's term at the peak; negative where a tensor is shared with a counted one.
+
+    ``bytes`` = ``count`` x ``unit_bytes``, and ``formula`` gives one unit from ``inputs``.
+    """
 
     owner: str
     name: str
     bytes: int
+    count: int = 1
+    unit_bytes: int = 0
     formula: str = ""
+    inputs: Mapping[str, float] = field(factory=dict)
     source: str = ""
 
 
@@ -51,7 +59,12 @@ class MemoryCost:
 
 @frozen(kw_only=True)
 class TimePart:
-    """Seconds of one owner's term on the rank that ends last; ``hidden_seconds`` cost nothing."""
+    """Seconds of one owner's term on the rank that ends last; ``hidden_seconds`` cost nothing.
+
+    ``seconds + hidden_seconds`` = ``count`` x ``unit_seconds`` (a host floor counts only beyond the
+    device's time), and ``formula`` gives one unit from ``inputs``; times the input ``time scale``,
+    the calibrated factor of the system and framework, where it is not 1.
+    """
 
     owner: str
     name: str
@@ -59,7 +72,10 @@ class TimePart:
     resource: str
     seconds: float
     hidden_seconds: float = 0.0
+    count: int = 1
+    unit_seconds: float = 0.0
     formula: str = ""
+    inputs: Mapping[str, float] = field(factory=dict)
     source: str = ""
 
 

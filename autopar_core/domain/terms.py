@@ -5,7 +5,7 @@ The core alone takes maxima: over stages, moments and instants for memory, over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -186,6 +186,8 @@ class MemoryTerm:
             that runs backward.
         reserve: Outside the allocator (context, communicator buffers): added after the maximum.
         formula: The formula with names and units.
+        inputs: Name -> number or (N,) array: what the formula was evaluated on, so that a person
+            can check it by hand.
         source: Paper and equation, or the measured data.
     """
 
@@ -199,6 +201,7 @@ class MemoryTerm:
     modes: frozenset[str] = frozenset(MODES)
     reserve: bool = False
     formula: str = ""
+    inputs: Mapping[str, Any] = field(factory=dict)
     source: str = ""
     owner: str = ""
 
@@ -252,6 +255,7 @@ class TimeTerm:
         scale: For ``step`` terms: ``one``, or ``layer`` (per layer of the rank).
         on: For ``step`` terms: ranks that have it (``any``, ``first``, ``last``).
         window: What hides a link term; None is fully exposed.
+        formula, inputs, source: As in a :class:`MemoryTerm`.
     """
 
     name: str
@@ -264,8 +268,18 @@ class TimeTerm:
     on: str = field(default="any", validator=one_of(("any", "first", "last")))
     window: Window | None = None
     formula: str = ""
+    inputs: Mapping[str, Any] = field(factory=dict)
     source: str = ""
     owner: str = ""
+
+
+def inputs_of_row(inputs: Mapping[str, Any], row: int) -> dict[str, float]:
+    """Inputs of one row of a term: arrays are read at the row, numbers stay."""
+    picked = {}
+    for name, value in inputs.items():
+        number = value[row] if getattr(value, "ndim", 0) else value
+        picked[name] = number.item() if hasattr(number, "item") else number
+    return picked
 
 
 @frozen(eq=False)

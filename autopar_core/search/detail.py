@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from autopar_core.compose.memory_explain import RankExplainer
+from autopar_core.compose.memory_explain import RankExplainer, part_of
 from autopar_core.compose.memory_peak import Layout, peak_moment
 from autopar_core.compose.memory_table import MemoryTable
 from autopar_core.compose.time_explain import RankShare, explain_time
@@ -14,7 +14,6 @@ from autopar_core.compose.time_table import TimeTable
 from autopar_core.domain.arrays import Ints
 from autopar_core.domain.cost import (
     MemoryCost,
-    MemoryPart,
     PerformanceCost,
     StageMemory,
     StageSummary,
@@ -88,10 +87,8 @@ class Describer:
         ]
         worst = max(stages, key=lambda s: (s.allocated_bytes, -s.rank))
         reserves = tuple(
-            MemoryPart(owner=t.owner, name=t.name, bytes=int(t.bytes[0]), formula=t.formula,
-                       source=t.source)
-            for t in terms.memory if t.reserve and t.bytes[0]
-        )  # fmt: skip
+            part_of(term, 1) for term in terms.memory if term.reserve and term.bytes[0]
+        )
         total = worst.allocated_bytes + sum(part.bytes for part in reserves)
         limit = self.contexts.job.cluster.memory_limit
         reserved = self._reserved(worst, layout) + sum(part.bytes for part in reserves)

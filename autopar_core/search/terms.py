@@ -33,6 +33,9 @@ SHARD, MEMORY, PERFORMANCE = BEHAVIOUR_HOOKS
 # Number formats whose GEMM and cast costs are modelled.
 PRECISIONS = ("bf16", "fp16")
 
+# Input of a time term that every owner's seconds are multiplied with.
+TIME_SCALE = "time scale"
+
 
 @frozen(eq=False)
 class Objection:
@@ -91,7 +94,10 @@ def collect(batch: StrategyBatch, contexts: Contexts) -> Terms:
             time.append(evolve(term, owner=owner))
     scales = framework.core.time_scale
     scale = scales.get(system.name, scales.get("default", 1.0))
-    scaled = tuple(evolve(term, seconds=term.seconds * scale) for term in time)
+    scaled = tuple(
+        evolve(term, seconds=term.seconds * scale, inputs={**term.inputs, TIME_SCALE: scale})
+        for term in time
+    )
     return Terms(work, tuple(memory), scaled, tuple(objections))
 
 
