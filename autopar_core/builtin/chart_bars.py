@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 Series = Mapping[str, Any]
 
+# A number stays beside its bar and covers the limit line where it lies on it.
+_OVER_LINES: dict[str, Any] = {
+    "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+    "zorder": 5,
+}
+
 
 def bars_height(series: Series) -> float:
     lines = sum(look.wrapped(label, 44).count("\n") + 1 for label in series["labels"])
@@ -54,9 +60,6 @@ def memory(figure: Figure, series: Series) -> None:
     _whiskers(axes, totals, totals, reserved)
     limit = series["limit_bytes"] / words.GIB
     ends = [max(pair) for pair in zip(totals, reserved, strict=True)]
-    top = max(*ends, limit)
-    # A number that the limit line would cross moves to the right of the line.
-    ends = [limit if limit - 0.14 * top < end < limit else end for end in ends]
     _say_ends(axes, ends, [words.gib(value, 1) for value in series["total_bytes"]])
     limit_line(axes, limit, across=True)
     axes.set_xlabel(
@@ -104,7 +107,7 @@ def _say_ends(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
     known = [end if math.isfinite(end) else 0.0 for end in ends]
     top = max(known, default=0.0) or 1.0
     for i, (end, text) in enumerate(zip(known, texts, strict=True)):
-        axes.text(end + 0.012 * top, i, text, va="center", fontsize=8.5)
+        axes.text(end + 0.012 * top, i, text, va="center", fontsize=8.5, **_OVER_LINES)
     axes.set_xlim(0, 1.13 * max(top, axes.get_xlim()[1] / 1.05))
 
 

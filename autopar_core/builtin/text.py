@@ -246,7 +246,8 @@ def _reasons(result: SearchResult) -> list[RenderableType]:
     if not rules:
         return []
     table = _table(
-        "Why candidates fell", [("candidates", "right"), ("rule", "left"), ("for instance", "left")]
+        "Why candidates fell (one may break several rules)",
+        [("candidates", "right"), ("rule", "left"), ("for instance", "left")],
     )
     for rule in rules[:REASONS]:
         cells = (words.count(rule.candidates), f"{rule.code} ({rule.owner})", rule.example)

@@ -15,6 +15,10 @@ from autopar_core.cli.words import columns, definition, identity, memory, row, s
 from autopar_core.config.tables import leaves
 
 
+# Keys of the inputs that hold bytes.
+SIZES = ("memory_limit", "memory_bytes")
+
+
 @click.command()
 @click.argument("before", type=click.Path(path_type=Path), metavar="DIR")
 @click.argument("after", type=click.Path(path_type=Path), metavar="DIR")
@@ -82,7 +86,11 @@ def _strategies(before: EarlierRun, after: EarlierRun) -> Iterator[dict[str, Any
 def _print(made: Mapping[str, Any]) -> None:
     for title, key in (("Inputs that differ", "inputs"), ("Plugins that differ", "plugins")):
         rows = [
-            {"key": each["key"], "before": spell(each["before"]), "after": spell(each["after"])}
+            {
+                "key": each["key"],
+                "before": _input(each["key"], each["before"]),
+                "after": _input(each["key"], each["after"]),
+            }
             for each in made[key]
         ]
         print_table(title, rows)
@@ -99,6 +107,13 @@ def _print(made: Mapping[str, Any]) -> None:
         for each in made["strategies"]
     ]
     print_table("Strategies", rows)
+
+
+def _input(key: str, value: Any) -> str:
+    """A value of the inputs; sizes as people write them."""
+    if isinstance(value, int) and key.rsplit(".", 1)[-1] in SIZES:
+        return memory(value)
+    return spell(value)
 
 
 def _pair(entry: Mapping[str, Any], key: str, text: Callable[[float | None], str]) -> str:

@@ -49,7 +49,7 @@ def _print(run: EarlierRun) -> None:
         }
         for rule in fallen.get("rules", ())
     ]
-    print_table("Why candidates fell", rules, right=("candidates",))
+    print_table("Why candidates fell (one may break several rules)", rules, right=("candidates",))
     for note in run.inputs.get("notes", ()):
         click.echo(f"note: {note}")
 
