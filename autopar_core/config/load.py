@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import fields, frozen
 
+from autopar_core.config.bands import bands_of
+from autopar_core.config.calibration import calibrated
 from autopar_core.config.cluster_section import cluster_section
 from autopar_core.config.converter import join, nearest, structure
 from autopar_core.config.model_section import ModelSection, model_section
 from autopar_core.config.overrides import Overrides, apply
+from autopar_core.config.precision import checked_precision
 from autopar_core.config.search_section import Keys, fix, search_space, spellings
 from autopar_core.config.sections import framework_section, plugin_sections
 from autopar_core.config.tables import (
@@ -25,7 +28,6 @@ from autopar_core.config.tables import (
     read_toml,
 )
 from autopar_core.domain.job import Job
-from autopar_core.domain.system import SystemProfile
 from autopar_core.domain.training import TrainingConfig
 from autopar_core.errors import InputError
 
@@ -70,11 +72,14 @@ def load_job(
         tables = read_toml(path) if path else {}
     folder = path.parent if path else Path()
     ready = _prepare(apply(dict(tables), overrides, origins), overrides, origins, folder, manager)
-    given, model = ready.tables, ready.model
+    given, fitted = calibrated(ready.tables, origins, folder)
+    model = ready.model
     training = structure(TrainingConfig, given.get("training", {}), origins.below("training"))
     cluster = cluster_section(given, origins, folder, manager)
-    stand_in = _check_precision(training, cluster.system, origins)
     framework = framework_section(given, origins, manager)
+    training, stand_in = checked_precision(training, cluster.system, framework.profile, origins)
+    if fitted is not None:
+        fitted.check(cluster.system.name, framework.profile.name, origins)
     search = as_table(given.get("search", {}), origins.where("search"))
     space = search_space(search, ready.keys, model.config.num_layers, origins)
     sections, notes = plugin_sections(given, origins, manager)
@@ -89,9 +94,16 @@ def load_job(
     }
     return Job(
         model=model.config, training=training, cluster=cluster.cluster, system=cluster.system,
-        framework=framework.profile, space=space, plugin_sections=sections, sources=sources,
+        framework=framework.profile, space=space,
+        bands=bands_of(
+            cluster.system.name, framework.profile.name, fitted.residuals if fitted else None
+        ),
+        plugin_sections=sections, sources=sources,
         raw=deep_copy({name: raw[name] for name in SECTIONS if name in raw}),
-        notes=(*model.notes, *cluster.notes, *stand_in, *framework.notes, *notes),
+        notes=(
+            *model.notes, *cluster.notes, *stand_in, *framework.notes,
+            *((fitted.note,) if fitted else ()), *notes,
+        ),
     )  # fmt: skip
 
 
@@ -117,23 +129,6 @@ def _prepare(
                 origins.said[(name, *path)] = model.label
         tables = {**tables, name: deep_merge(table, own)}
     return _Prepared(tables, model, keys)
-
-
-def _check_precision(
-    training: TrainingConfig, system: SystemProfile, origins: Origins
-) -> tuple[str, ...]:
-    """A note where the device lacks bf16 and its fp16 rate stands in."""
-    try:
-        system.peak(training.precision)
-    except KeyError:
-        known = nearest(training.precision, system.peak_flops, noun="it has")
-        raise InputError(
-            origins.where("training", "precision"),
-            f"system {system.name} has no peak rate for {training.precision!r}{known}",
-        ) from None
-    if training.precision != "bf16" or "bf16" in system.peak_flops:
-        return ()
-    return (f"{system.name} has no bf16: its fp16 rate stands in; set training.precision = fp16",)
 
 
 def _training_sources(tables: Table, origins: Origins) -> dict[str, str]:

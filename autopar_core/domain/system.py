@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from attrs import field, frozen, validators
 
+from autopar_core.domain.precision import SIXTEEN_BIT
+
 
 _POSITIVE = validators.gt(0)
 _NOT_NEGATIVE = validators.ge(0.0)
@@ -13,11 +15,33 @@ _SHARE = validators.and_(validators.gt(0), validators.le(1))
 
 
 @frozen(kw_only=True)
+class FormatLaw:
+    """A number format below 16 bits.
+
+    Attributes:
+        speed: Sustained rate of products over the sustained bf16 rate of the same device, casts aside.
+        transposes: Products read both operands along the inner dimension only, so that a cast for the
+            forward needs a transposed copy for the backward (fp8 on Hopper).
+        uncertainty: Half-width of the band that this ratio adds to a step time, as a share.
+    """
+
+    speed: float = field(validator=validators.ge(1.0))
+    transposes: bool = False
+    uncertainty: float = field(default=0.0, validator=_NOT_NEGATIVE)
+
+
+@frozen(kw_only=True)
 class GemmLaw:
-    """Seconds = launch + 2 M N K / (efficiency peak) (1 + k0 / K)."""
+    """Seconds = launch + 2 M N K / (efficiency peak) (1 + k0 / K); ``formats`` by name (fp8, ...).
+
+    ``tile`` (rows, columns) of the output that one compute unit works on: from a full wave of tiles on,
+    the last wave takes as long as the others. Zeros where waves do not show (split or streamed K).
+    """
 
     efficiency: float = field(validator=_SHARE)
     k0: float = field(default=0.0, validator=_NOT_NEGATIVE)
+    tile: tuple[int, int] = (0, 0)
+    formats: Mapping[str, FormatLaw] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -49,11 +73,15 @@ class AttentionLaw:
 
 @frozen(kw_only=True)
 class LinkLaw:
-    """Seconds of a ring step over V bytes = latency + (V + half_bytes) / bytes_per_second."""
+    """Seconds of a ring over V bytes = latency + (V + half_bytes) / bytes_per_second.
+
+    ``hop_seconds`` is what every further rank adds to one message of a bucketed collective.
+    """
 
     bytes_per_second: float = field(validator=_POSITIVE)
     latency_seconds: float = field(validator=_NOT_NEGATIVE)
     half_bytes: float = field(default=0.0, validator=_NOT_NEGATIVE)
+    hop_seconds: float = field(default=0.0, validator=_NOT_NEGATIVE)
     full_mesh: bool = False
 
 
@@ -101,8 +129,33 @@ class SystemProfile:
     unverified: tuple[str, ...] = ()
 
     def peak(self, precision: str) -> float:
-        """Dense FLOP/s at a precision; 16-bit formats stand in for each other (V100 has no bf16)."""
-        twins = {"bf16": "fp16", "fp16": "bf16"}
+        """Dense FLOP/s of a number format as the data sheet has it.
+
+        16-bit formats stand in for each other (V100 has no bf16); block-scaled formats run at the rate
+        of their element.
+
+        Raises:
+            KeyError: When the device lacks it.
+        """
+        twins = {"bf16": "fp16", "fp16": "bf16", "mxfp8": "fp8", "nvfp4": "fp4"}
         if precision in self.peak_flops:
             return self.peak_flops[precision]
         return self.peak_flops[twins.get(precision, precision)]
+
+    def sustained(self, precision: str) -> float:
+        """FLOP/s that large products of a number format reach.
+
+        Raises:
+            KeyError: When the device lacks it.
+        """
+        if precision in SIXTEEN_BIT:
+            return self.gemm.efficiency * self.peak(precision)
+        return self.gemm.efficiency * self.peak("bf16") * self.speed(precision)
+
+    def speed(self, precision: str) -> float:
+        """Sustained rate of products over that of 16-bit formats.
+
+        Raises:
+            KeyError: When the device lacks the format.
+        """
+        return 1.0 if precision in SIXTEEN_BIT else self.gemm.formats[precision].speed

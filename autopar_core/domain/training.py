@@ -10,7 +10,7 @@ _POSITIVE = validators.and_(validators.instance_of(int), validators.gt(0))
 
 @frozen(kw_only=True)
 class TrainingConfig:
-    """The job: sequences per step, tokens per sequence, number format of the layers."""
+    """The job: sequences per step, tokens per sequence, precision recipe of the block linears."""
 
     global_batch_size: int = field(validator=_POSITIVE)
     seq_len: int = field(validator=_POSITIVE)

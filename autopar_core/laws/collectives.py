@@ -69,9 +69,35 @@ def ring_seconds(links: Links, nbytes: Array, group: Group, with_latency: bool =
     return np.asarray(np.where(n > 1, seconds, 0.0))
 
 
+RING = "latency + (bytes x (ranks-1)/ranks + half) / bandwidth"
+SEND = "latency + bytes / bandwidth"
+
+
+def ring_inputs(links: Links, nbytes: Array, group: Group) -> dict[str, Array]:
+    """What :func:`ring_seconds` evaluates, by name, for people who check it by hand."""
+    rate, latency, half = _link(links, group)
+    return {
+        "bytes": nbytes, "ranks": group.size, "bandwidth (B/s)": rate, "latency (s)": latency,
+        "half (B)": half,
+    }  # fmt: skip
+
+
+def send_inputs(links: Links, nbytes: Array, group: Group) -> dict[str, Array]:
+    """What :func:`send_seconds` evaluates, by name."""
+    rate, latency = _neighbour(links, group)
+    return {"bytes": nbytes, "bandwidth (B/s)": rate, "latency (s)": latency}
+
+
 def fixed_seconds(links: Links, group: Group) -> Floats:
     """The part of :func:`ring_seconds` that does not depend on the bytes."""
     return ring_seconds(links, np.zeros(len(group.size)), group)
+
+
+def bucket_seconds(links: Links, group: Group) -> Floats:
+    """What a message more costs when a ring sends its tensor in buckets: one hop per further rank."""
+    inside = group.inside
+    hop = np.where(inside, links.intra.hop_seconds, links.inter.hop_seconds)
+    return np.asarray(hop * (group.size - 1))
 
 
 def all_reduce_seconds(links: Links, nbytes: Array, group: Group) -> Floats:
@@ -89,11 +115,16 @@ def all_to_all_seconds(links: Links, nbytes: Array, group: Group, calls: int = 1
 
 def send_seconds(links: Links, nbytes: Array, group: Group) -> Floats:
     """One message to the next rank of the group: the slowest neighbour decides."""
+    rate, latency = _neighbour(links, group)
+    seconds = latency + np.asarray(nbytes, np.float64) / rate
+    return np.asarray(np.where(group.size > 1, seconds, 0.0))
+
+
+def _neighbour(links: Links, group: Group) -> tuple[Floats, Floats]:
+    """(bytes/s, latency) between neighbours of a group."""
     inside = group.inside
     rate = np.where(inside, links.intra.bytes_per_second, links.inter.bytes_per_second)
     if links.intra.full_mesh and group.domain > 1:
         mesh = links.intra.bytes_per_second / (group.domain - 1)
         rate = np.where(inside, mesh, rate)
-    latency = np.where(inside, links.intra.latency_seconds, links.inter.latency_seconds)
-    seconds = latency + np.asarray(nbytes, np.float64) / rate
-    return np.asarray(np.where(group.size > 1, seconds, 0.0))
+    return rate, np.where(inside, links.intra.latency_seconds, links.inter.latency_seconds)

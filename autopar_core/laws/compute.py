@@ -13,27 +13,85 @@ ATTENTION_TILE = 128
 # Head dimensions above this take the law of the "128" kernel, the others that of "64".
 SMALL_HEAD = 64
 
+# Rate of batched products over heads as a share of the GEMM rate: published GPT runs on A100 with
+# attention in separate kernels (Megatron-LM 2021 and 2022), chosen with the step-time model.
+UNFUSED_SHARE = 0.7
+UNFUSED = "unfused"
+# Tensor cores want operands in steps of 16 bytes (NVIDIA, Matrix Multiplication Background); what is left
+# of the rate otherwise is assumed.
+ALIGNED = 8
+MISALIGNED_SHARE = 0.25
+
 
 def gemm_seconds(
-    system: SystemProfile, precision: str, rows: Array, columns: Array, inner: Array
-) -> Floats:
+    system: SystemProfile, precision: str, rows: Array, columns: Array, inner: Array,
+    speed_share: float = 1.0,
+) -> Floats:  # fmt: skip
     """Seconds of a ``rows x inner`` by ``inner x columns`` product, (N,).
 
-    launch + 2 M N K / (efficiency peak) (1 + k0 / K): three constants per system; 236 held-out H200
-    shapes within a median of 3.2 %.
+    launch + 2 M N K / (efficiency peak) (1 / speed + k0 / K): three constants per system; 236 held-out
+    H200 shapes within a median of 3.2 %. ``speed`` is that of the number format, 1 in 16 bits. The term
+    in k0 is the output: fitted freely, the bytes of M N cost what the data sheet gives and those of the
+    operands a tenth of it. An output has 16 bits whatever the operands have, so the format leaves it.
+    ``speed_share`` is the part of the speed that another implementation of the product reaches.
     """
-    rate = system.gemm.efficiency * system.peak(precision)
+    speed = system.speed(precision) * speed_share
+    rate = system.sustained(precision) * speed_share
     work = 2.0 * np.asarray(rows, dtype=np.float64) * columns * inner
-    return np.asarray(system.kernel.launch_seconds + work / rate * (1 + system.gemm.k0 / inner))
+    work = work * wave_share(system, rows, columns)
+    return np.asarray(
+        system.kernel.launch_seconds + work / rate * (1 + speed * system.gemm.k0 / inner)
+    )
+
+
+def gemm_inputs(
+    system: SystemProfile, precision: str, rows: Array, columns: Array, inner: Array,
+    speed_share: float = 1.0,
+) -> dict[str, Array | float]:  # fmt: skip
+    """What :func:`gemm_seconds` evaluates, by name, for people who check it by hand."""
+    made: dict[str, Array | float] = {
+        "M": rows, "N": columns, "K": inner, "efficiency": system.gemm.efficiency,
+        "peak (FLOP/s)": system.peak("fp16" if precision == "fp16" else "bf16"),
+        "k0": system.gemm.k0, "launch (s)": system.kernel.launch_seconds,
+    }  # fmt: skip
+    speed = system.speed(precision) * speed_share
+    if speed != 1.0:
+        made["speed"] = speed
+    if system.gemm.tile[0]:
+        made["waves"] = wave_share(system, rows, columns)
+    return made
+
+
+def moved_inputs(system: SystemProfile, moved_bytes: Array, kernels: float = 1) -> dict[str, Array]:
+    """What :func:`moved_seconds` evaluates, by name."""
+    return {
+        "bytes": moved_bytes, "kernels": np.asarray(kernels),
+        "launch (s)": np.asarray(system.kernel.launch_seconds),
+        "efficiency": np.asarray(system.memory.elementwise_efficiency),
+        "bandwidth (B/s)": np.asarray(system.memory.bytes_per_second),
+    }  # fmt: skip
+
+
+def wave_share(system: SystemProfile, rows: Array, columns: Array) -> Floats | float:
+    """Time of whole waves of output tiles over that of the tiles alone, (N,); 1 below one wave.
+
+    Below a wave libraries split the inner dimension, which fills the device.
+    """
+    high, wide = system.gemm.tile
+    if not high or not wide:
+        return 1.0
+    waves = np.asarray(rows, np.float64) * columns / (high * wide * system.compute_units)
+    return np.asarray(np.where(waves >= 1, np.ceil(waves) / np.maximum(waves, 1), 1.0))
 
 
 def linear_seconds(
-    system: SystemProfile, precision: str, tokens: Array, n_in: Array, n_out: Array
-) -> tuple[Floats, Floats]:
+    system: SystemProfile, precision: str, tokens: Array, n_in: Array, n_out: Array,
+    speed_share: float = 1.0,
+) -> tuple[Floats, Floats]:  # fmt: skip
     """(forward, backward) of ``y = x W``; backward is the input and the weight gradient."""
-    forward = gemm_seconds(system, precision, tokens, n_out, n_in)
-    data = gemm_seconds(system, precision, tokens, n_in, n_out)
-    weight = gemm_seconds(system, precision, n_in, n_out, tokens)
+    forward = gemm_seconds(system, precision, tokens, n_out, n_in, speed_share)
+    data = gemm_seconds(system, precision, tokens, n_in, n_out, speed_share)
+    weight = gemm_seconds(system, precision, n_in, n_out, tokens, speed_share)
     return forward, data + weight
 
 
@@ -43,6 +101,11 @@ def attention_law(system: SystemProfile, kernel: str, head_dim: int) -> Attentio
     table = kernels.get(kernel) or kernels[system.attention_default]
     wanted = "64" if head_dim <= SMALL_HEAD else "128"
     return table.get(wanted) or next(iter(table.values()))
+
+
+def head_padding(head_dim: int) -> float:
+    """Factor on the work of heads that are no whole tiles of 64: the square root of their padding."""
+    return float((-(-head_dim // 64) * 64 / head_dim) ** 0.5) if head_dim not in (64, 128) else 1.0
 
 
 def attention_seconds(
@@ -67,8 +130,7 @@ def attention_seconds(
     law = attention_law(system, kernel, head_dim)
     peak = system.peak("bf16") * scale
     work = 4.0 * np.asarray(sequences, np.float64) * heads * queries * keys * head_dim * work_share
-    if head_dim not in (64, 128):
-        work = work * (-(-head_dim // 64) * 64 / head_dim) ** 0.5
+    work = work * head_padding(head_dim)
     block = 4.0 * ATTENTION_TILE * np.asarray(keys, np.float64) * head_dim * system.compute_units
     forward = work / (peak * law.eta_f) * (1 + law.s0_f / keys)
     forward = forward + law.tail_f * block / (peak * law.eta_f)
@@ -76,6 +138,23 @@ def attention_seconds(
     backward = 2.5 * (backward + law.tail_b * block / (peak * law.eta_b))
     launch = system.kernel.launch_seconds
     return np.asarray(launch + forward), np.asarray(3 * launch + backward)
+
+
+def unfused_attention_seconds(
+    system: SystemProfile, head_dim: int, sequences: Array, heads: Array, queries: Array,
+    keys: Array,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """(forward, backward) of the two batched products of attention with materialised scores.
+
+    W = 4 b n s_q s_k d, nothing skipped above the diagonal, at ``UNFUSED_SHARE`` of the GEMM rate;
+    backward is four products instead of two. What the softmax between them moves is elementwise work.
+    """
+    rate = UNFUSED_SHARE * system.gemm.efficiency * system.peak("bf16")
+    work = 4.0 * np.asarray(sequences, np.float64) * heads * queries * keys * head_dim
+    if head_dim % ALIGNED:
+        work = work / MISALIGNED_SHARE
+    launch = system.kernel.launch_seconds
+    return np.asarray(2 * launch + work / rate), np.asarray(4 * launch + 2 * work / rate)
 
 
 def moved_seconds(system: SystemProfile, moved_bytes: Array, kernels: float = 1) -> Floats:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar_core.domain.system import (
     AttentionLaw,
+    FormatLaw,
     GemmLaw,
     KernelLaw,
     LinkLaw,
@@ -20,6 +22,7 @@ from autopar_core.laws.collectives import (
     Group,
     all_reduce_seconds,
     all_to_all_seconds,
+    bucket_seconds,
     fixed_seconds,
     ring_seconds,
     send_seconds,
@@ -30,6 +33,8 @@ from autopar_core.laws.compute import (
     gemm_seconds,
     linear_seconds,
     moved_seconds,
+    unfused_attention_seconds,
+    wave_share,
 )
 
 
@@ -49,7 +54,8 @@ LAW = AttentionLaw(eta_f=0.5, s0_f=1000.0, tail_f=0.5, eta_b=0.4, s0_b=500.0, ta
 SMALL = AttentionLaw(eta_f=0.25, s0_f=0.0, tail_f=0.0, eta_b=0.25, s0_b=0.0, tail_b=0.0)
 SYSTEM = SystemProfile(
     name="hand", devices_per_domain=8, memory_bytes=1, compute_units=10,
-    peak_flops={"bf16": 100e12, "fp8": 200e12}, gemm=GemmLaw(efficiency=0.5, k0=100.0),
+    peak_flops={"bf16": 100e12, "fp8": 200e12},
+    gemm=GemmLaw(efficiency=0.5, k0=100.0, formats={"fp8": FormatLaw(speed=2.0)}),
     kernel=KernelLaw(launch_seconds=3e-6),
     memory=MemoryLaw(bytes_per_second=2e12, elementwise_efficiency=0.5),
     attention={"flash": {"128": LAW, "64": SMALL}}, links=LINKS,
@@ -171,9 +177,15 @@ def test_gemm() -> None:
     assert seconds[0] == pytest.approx(43e-6, rel=1e-12)
 
 
-def test_gemm_takes_the_peak_of_its_precision() -> None:
+def test_gemm_takes_the_speed_of_its_format() -> None:
+    # the products of 32 us take 16 us at twice the speed; the output of 16 bits still takes 8 us
     sizes = np.array([1000]), np.array([2000]), np.array([400])
-    assert gemm_seconds(SYSTEM, "fp8", *sizes)[0] == pytest.approx(23e-6, rel=1e-12)
+    assert gemm_seconds(SYSTEM, "fp8", *sizes)[0] == pytest.approx(27e-6, rel=1e-12)
+    # an implementation that reaches 0.8 of that speed: 20 us
+    slower = gemm_seconds(SYSTEM, "fp8", *sizes, speed_share=0.8)[0]
+    assert slower == pytest.approx(31e-6, rel=1e-12)
+    with pytest.raises(KeyError):
+        gemm_seconds(SYSTEM, "nvfp4", *sizes)
     # 16-bit formats stand in for each other
     assert gemm_seconds(SYSTEM, "fp16", *sizes) == gemm_seconds(SYSTEM, "bf16", *sizes)
 
@@ -220,3 +232,41 @@ def test_attention_of_small_and_odd_heads() -> None:
 def test_moved() -> None:
     # 1e9 B at half of 2 TB/s = 1 ms; 4 kernels x 3 us.
     assert moved_seconds(SYSTEM, np.array([1e9]), 4)[0] == pytest.approx(1.012e-3, rel=1e-12)
+
+
+def test_buckets_pay_a_hop_per_further_rank() -> None:
+    # 16 ranks across nodes: 15 hops of 2 us; the 8 of one node have none here
+    links = evolve(LINKS, inter=evolve(INTER, hop_seconds=2e-6))
+    assert bucket_seconds(links, group(16, 8)) == pytest.approx(30e-6, rel=1e-12)
+    assert bucket_seconds(links, group(8, 8)) == 0
+
+
+def test_unfused_attention() -> None:
+    # 4 x 2 x 8 x 1024 x 1024 x 128 = 8.589934592e9 at 0.7 x 50 TFLOP/s = 245.4266 us, two launches;
+    # backward twice that and four launches
+    sizes = [np.array([v]) for v in (2, 8, 1024, 1024)]
+    forward, backward = unfused_attention_seconds(SYSTEM, 128, *sizes)
+    assert forward == pytest.approx(245.42670263e-6 + 6e-6, rel=1e-9)
+    assert backward == pytest.approx(490.85340526e-6 + 12e-6, rel=1e-9)
+    # 150 is no multiple of 8: a quarter of the rate
+    slow, _ = unfused_attention_seconds(SYSTEM, 150, *sizes)
+    work = 245.42670263e-6 * 150 / 128
+    assert slow == pytest.approx(4 * work + 6e-6, rel=1e-9)
+
+
+def test_whole_waves_of_tiles() -> None:
+    # 10 units, tiles of 128 x 256: 1280 x 256 is one wave, 1408 x 256 takes two for 1.1
+    waves = evolve(SYSTEM, gemm=evolve(SYSTEM.gemm, tile=(128, 256)))
+    rows = np.array([128, 1280, 1408, 2560])
+    columns = np.full(4, 256)
+    assert wave_share(waves, rows, columns) == pytest.approx([1, 1, 2 / 1.1, 1])
+    assert wave_share(SYSTEM, rows, columns) == 1.0
+
+
+@settings(derandomize=True, max_examples=50, deadline=None)
+@given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(1, 5_000))
+def test_more_rows_never_take_less_time(rows: int, columns: int, more: int) -> None:
+    waves = evolve(SYSTEM, gemm=evolve(SYSTEM.gemm, tile=(128, 256)))
+    both = np.array([rows, rows + more])
+    one = gemm_seconds(waves, "bf16", both, np.full(2, columns), np.full(2, 1024))
+    assert one[1] >= one[0] * (1 - 1e-12)
