@@ -12,8 +12,9 @@ from autopar_core.domain.cost import (
     TimePart,
 )
 from autopar_core.domain.fields import Dimension, Field, Level
-from autopar_core.domain.framework import FrameworkProfile, TransientTensor
+from autopar_core.domain.framework import FrameworkProfile, LayerHost, TransientTensor
 from autopar_core.domain.model import ModelConfig
+from autopar_core.domain.precision import PrecisionRecipe
 from autopar_core.domain.result import Detail, SearchResult
 from autopar_core.domain.strategy import Strategy, StrategyBatch
 from autopar_core.domain.system import SystemProfile
@@ -54,30 +55,42 @@ from autopar_core.hooks.markers import API_VERSION, hookimpl
 from autopar_core.hooks.named import Exporter, Generator, Ranker, Reader, Renderer
 from autopar_core.hooks.schedule import Composer, Moments, ScheduleKey
 from autopar_core.laws.collectives import (
+    RING,
+    SEND,
     Group,
     all_reduce_seconds,
     all_to_all_seconds,
+    bucket_seconds,
     fixed_seconds,
+    ring_inputs,
     ring_seconds,
+    send_inputs,
     send_seconds,
 )
-from autopar_core.laws.compute import attention_seconds, gemm_seconds, moved_seconds
-from autopar_core.work.profile_terms import profile_terms
+from autopar_core.laws.compute import (
+    attention_seconds,
+    gemm_seconds,
+    moved_inputs,
+    moved_seconds,
+)
+from autopar_core.work.profile_terms import host_terms, profile_terms
 from autopar_core.work.rank_work import RankWork
 
 
 __all__ = [
     "ALWAYS", "API_VERSION", "ATTENTION", "BLOCK_END", "BLOCK_INSTANTS", "BLOCK_PARTS",
     "BLOCK_REDUCE", "EMBEDDING_BACKWARD", "EMBEDDING_REDUCE", "FINAL", "FORWARD_END", "GATHER",
-    "HABIT", "HARD", "HEAD_BACKWARD", "HEAD_REDUCE", "LOSS", "MLP", "RECOMPUTE",
+    "HABIT", "HARD", "HEAD_BACKWARD", "HEAD_REDUCE", "LOSS", "MLP", "RECOMPUTE", "RING", "SEND",
     "Array", "AttentionCall", "AttentionCalls", "AutoparError", "Bools", "Broken", "ClusterConfig",
     "Composer", "Detail", "Dimension", "Divide", "EvalContext", "Exporter", "Extent", "Field",
-    "Floats", "FrameworkProfile", "Generator", "Group", "InputError", "Ints", "Level",
+    "Floats", "FrameworkProfile", "Generator", "Group", "InputError", "Ints", "LayerHost", "Level",
     "MemoryCost", "MemoryPart", "MemoryTerm", "ModelConfig", "Moments", "Partial",
-    "PerformanceCost", "PluginInfo", "RankWork", "Ranker", "Reader", "Renderer", "Rounding",
-    "ScheduleKey", "SearchResult", "Shard", "StageMemory", "StageSummary", "Strategy",
+    "PerformanceCost", "PluginInfo", "PrecisionRecipe", "RankWork", "Ranker", "Reader", "Renderer",
+    "Rounding", "ScheduleKey", "SearchResult", "Shard", "StageMemory", "StageSummary", "Strategy",
     "StrategyBatch", "SystemProfile", "TimePart", "TimeTerm", "TrainingConfig",
     "TransientTensor", "Window",
-    "all_reduce_seconds", "all_to_all_seconds", "attention_seconds", "ceil_div", "fixed_seconds",
-    "gemm_seconds", "hookimpl", "moved_seconds", "profile_terms", "ring_seconds", "send_seconds",
+    "all_reduce_seconds", "all_to_all_seconds", "attention_seconds", "bucket_seconds", "ceil_div",
+    "fixed_seconds", "gemm_seconds", "hookimpl", "host_terms", "moved_inputs", "moved_seconds",
+    "profile_terms",
+    "ring_inputs", "ring_seconds", "send_inputs", "send_seconds",
 ]  # fmt: skip

@@ -6,11 +6,16 @@ the framework profile; dimensions only divide the extents these sizes are made o
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from attrs import evolve
 
+from autopar_core.compose.cast_memory import cast_weights
 from autopar_core.domain.arrays import Ints
 from autopar_core.domain.framework import CoreProfile, SavedTensor
+from autopar_core.domain.precision import PrecisionRecipe
+from autopar_core.domain.system import SystemProfile
 from autopar_core.domain.terms import (
     ALWAYS,
     BLOCK_INSTANTS,
@@ -23,7 +28,7 @@ from autopar_core.domain.terms import (
     Extent,
     MemoryTerm,
 )
-from autopar_core.work.profile_terms import formula_text, profile_terms
+from autopar_core.work.profile_terms import formula_text, profile_terms, tensor_inputs
 from autopar_core.work.rank_work import RankWork
 
 
@@ -33,33 +38,49 @@ _WHERE = {"block": ("layer", "any"), "embedding": ("one", "first"), "head": ("on
 _EMBEDDING = frozenset((EMBEDDING_BACKWARD, EMBEDDING_REDUCE))
 
 
-def core_memory(work: RankWork, profile: CoreProfile) -> list[MemoryTerm]:
+def core_memory(
+    work: RankWork, profile: CoreProfile, recipe: PrecisionRecipe, system: SystemProfile
+) -> list[MemoryTerm]:
     """All memory terms of the core for N rows."""
-    terms = _persistent(work, "parameters", Extent.PARAMETER_COPIES, profile.states.parameters)
-    terms += _persistent(
-        work, "optimizer states", Extent.OPTIMIZER_COPIES, profile.states.optimizer
-    )
+    states = profile.states_of.get(recipe.format, profile.states)
+    terms = _persistent(
+        work, "parameters", Extent.PARAMETER_COPIES, states.parameters,
+        block=recipe.parameter_bytes,
+    )  # fmt: skip
+    terms += _persistent(work, "optimizer states", Extent.OPTIMIZER_COPIES, states.optimizer)
+    if states.step:
+        terms += _persistent(work, "optimizer step", Extent.OPTIMIZER_COPIES, states.step, "step")
     if profile.gradients == "persistent":
-        terms += _persistent(work, "gradients", Extent.GRADIENT_COPIES, profile.states.gradients)
+        terms += _persistent(work, "gradients", Extent.GRADIENT_COPIES, states.gradients)
     else:
-        terms += _gradients_on_reduce(work, profile.states.gradients)
-        terms += _gradients_deferred(work, profile.states.gradients)
-    terms += [_saved(work, tensor) for tensor in profile.saved]
+        terms += _gradients_on_reduce(work, states.gradients)
+        terms += _gradients_deferred(work, states.gradients)
+    for tensor in profile.saved:
+        terms += _saved(work, tensor, recipe, profile)
+    terms += cast_weights(work, system, recipe)
     terms += [_head_saved(work, tensor) for tensor in profile.head_saved]
+    terms += _loss(work, profile)
     terms += [evolve(t, owner=OWNER) for t in profile_terms(work, profile.transient)]
     return terms + _fixed(work, profile)
 
 
-def _persistent(work: RankWork, name: str, copy: Extent, per_element: float) -> list[MemoryTerm]:
-    """Copies that live through the whole step: bytes per element x elements the rank holds."""
+def _persistent(
+    work: RankWork, name: str, copy: Extent, per_element: float, when: str = "always",
+    block: float | None = None,
+) -> list[MemoryTerm]:  # fmt: skip
+    """Copies that live through the whole step: bytes per element x elements the rank holds.
+
+    ``block`` is what the elements of a block have where they have another number of bytes.
+    """
     terms = []
     for unit, (scale, on) in _WHERE.items():
         held = work.held(copy, unit)
+        each = block if block is not None and unit == "block" else per_element
         terms.append(
             MemoryTerm(
-                name=f"{name} ({unit})", bytes=np.rint(per_element * held).astype(np.int64),
-                scale=scale, on=on, owner=OWNER,
-                formula=f"{per_element:g} B x elements of the {unit} this rank holds",
+                name=f"{name} ({unit})", bytes=np.rint(each * held).astype(np.int64),
+                scale=scale, on=on, when=when, owner=OWNER,
+                formula=f"{each:g} B x elements", inputs={"elements": held},
                 source="framework profile: states",
             )
         )  # fmt: skip
@@ -138,12 +159,44 @@ def _gradients_deferred(work: RankWork, per_element: float) -> list[MemoryTerm]:
     ]  # fmt: skip
 
 
-def _saved(work: RankWork, tensor: SavedTensor) -> MemoryTerm:
-    return MemoryTerm(
-        name=tensor.name, bytes=work.tensor_bytes(tensor.bytes), live=frozenset(tensor.live),
-        scale="saved_layer", modes=frozenset(tensor.keep), owner=OWNER,
-        formula=formula_text(tensor.bytes), source="framework profile: saved tensors",
+def _saved(
+    work: RankWork, tensor: SavedTensor, recipe: PrecisionRecipe, profile: CoreProfile
+) -> list[MemoryTerm]:
+    """A saved tensor; with offload what stays on the device, and what is there on its way."""
+    held = tensor.held_bytes(recipe)
+    whole, modes = work.tensor_bytes(held), tensor.kept_in(profile.selective_modules)
+    offload = profile.offload
+    formula, source = formula_text(held), "framework profile: saved tensors"
+    inputs = partial(tensor_inputs, work, held)
+    if not offload.share:
+        return [
+            MemoryTerm(
+                name=tensor.name, bytes=whole, live=frozenset(tensor.live), scale="saved_layer",
+                modes=modes, owner=OWNER, formula=formula, inputs=inputs, source=source,
+            )
+        ]  # fmt: skip
+    away = np.rint(offload.share * whole).astype(np.int64)
+    terms = [
+        MemoryTerm(
+            name=tensor.name, bytes=whole - away, live=frozenset(tensor.live), scale="saved_layer",
+            modes=modes, owner=OWNER, formula=f"(1 - {offload.share:g}) x ({formula})",
+            inputs=inputs, source=source,
+        )
+    ]  # fmt: skip
+    ways = (
+        ("working_layer", offload.chunks, ALWAYS), ("one", offload.layers, frozenset(tensor.live)),
     )  # fmt: skip
+    for scale, times, live in ways:
+        if times and live:
+            terms.append(
+                MemoryTerm(
+                    name=f"{tensor.name} (on its way)", scale=scale, live=live, modes=modes,
+                    bytes=np.rint(times * away).astype(np.int64), owner=OWNER,
+                    formula=f"{times:g} x {offload.share:g} x ({formula})", inputs=inputs,
+                    source="framework profile: offload",
+                )
+            )  # fmt: skip
+    return terms
 
 
 def _head_saved(work: RankWork, tensor: SavedTensor) -> MemoryTerm:
@@ -151,7 +204,28 @@ def _head_saved(work: RankWork, tensor: SavedTensor) -> MemoryTerm:
         name=tensor.name, bytes=work.tensor_bytes(tensor.bytes),
         live=frozenset(tensor.live) & {LOSS, HEAD_BACKWARD}, scale="micro_batch", on="last",
         owner=OWNER, formula=formula_text(tensor.bytes), source="framework profile: head",
+        inputs=partial(tensor_inputs, work, tensor.bytes),
     )  # fmt: skip
+
+
+def _loss(work: RankWork, profile: CoreProfile) -> list[MemoryTerm]:
+    """Logits and their copies: between forward and backward, and while the loss is computed."""
+    if not profile.loss:
+        return []
+    loss = profile.losses[profile.loss]
+    ways = (
+        ("logits in flight", loss.held, "micro_batch", frozenset[str]()),
+        ("logits and loss", loss.peak, "one", frozenset({LOSS})),
+    )  # fmt: skip
+    return [
+        MemoryTerm(
+            name=name, bytes=work.tensor_bytes({"logits": each}), live=live, scale=scale, on="last",
+            owner=OWNER, formula=f"{each:g} B x logits",
+            inputs=partial(tensor_inputs, work, {"logits": each}),
+            source=f"framework profile: losses.{profile.loss}",
+        )
+        for name, each, scale, live in ways
+    ]  # fmt: skip
 
 
 def _fixed(work: RankWork, profile: CoreProfile) -> list[MemoryTerm]:
@@ -162,7 +236,8 @@ def _fixed(work: RankWork, profile: CoreProfile) -> list[MemoryTerm]:
     return [
         MemoryTerm(
             name="position table", bytes=work.tensor_bytes({"whole_positions": rope}), scale="chunk",
-            owner=OWNER, formula=f"{rope:g} B x sequence length x head dimension, per model chunk",
+            owner=OWNER, formula=f"{rope:g} B x whole_positions, per model chunk",
+            inputs=partial(tensor_inputs, work, {"whole_positions": rope}),
             source="measured on H200 (torchtitan keeps it for the whole sequence)",
         ),
         MemoryTerm(
@@ -172,7 +247,9 @@ def _fixed(work: RankWork, profile: CoreProfile) -> list[MemoryTerm]:
         MemoryTerm(
             name="token ids and labels",
             bytes=work.tensor_bytes({"whole_tokens": profile.token_bytes}) * steps, owner=OWNER,
-            formula=f"{profile.token_bytes:g} B x tokens of the micro-batches of a step",
+            formula=f"{profile.token_bytes:g} B x whole_tokens x micro-batches held",
+            inputs=lambda: {"whole_tokens": work.elements("whole_tokens"),
+                            "micro-batches held": steps},
             source="measured on H200",
         ),
         MemoryTerm(

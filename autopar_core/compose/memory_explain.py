@@ -145,6 +145,9 @@ class RankExplainer:
         first, last = stage == 0, stage == s.key.stages - 1
         if is_static(term):
             return self._static(term, point)
+        if term.scale == "working_layer":
+            works = s.kind[point.moment] != END
+            return self._in_modes(stage, term.modes) if works else 0
         if term.scale in ("saved_layer", "micro_batch"):
             return self._held(term, point, stage, first, last)
         if point.instant not in term.live and term.scale != "layer_done":

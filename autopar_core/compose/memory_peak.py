@@ -27,21 +27,39 @@ from autopar_core.domain.terms import (
 class Layout:
     """Layers of each virtual stage and how many of them recompute, (K, stages).
 
-    Recomputed layers are the first ones of a stage: fully recomputed first, then selectively.
+    Recomputed layers are the first ones of a stage: fully recomputed first, then selectively. With
+    ``every`` = k they are every k-th layer of a rank instead, counted through all its chunks.
+
+    Attributes:
+        layers: Layers of each stage.
+        selective, full: Layers in that mode.
+        every: 0, or the distance of fully recomputed layers; ``full`` counts them, ``selective`` is 0.
+        start: (K, stages) layers that the rank has in earlier chunks; needed with ``every``.
     """
 
     layers: Ints
     selective: Ints
     full: Ints
+    every: int = 0
+    start: Ints | None = None
 
     @classmethod
     def plain(cls, layers: Ints) -> Layout:
         """No layer recomputes."""
         return cls(layers, np.zeros_like(layers), np.zeros_like(layers))
 
+    @classmethod
+    def alternating(cls, layers: Ints, every: int, ranks: int) -> Layout:
+        """Every ``every``-th layer of a rank recomputes fully."""
+        chunks = layers.reshape(len(layers), -1, ranks)
+        start = (np.cumsum(chunks, axis=1) - chunks).reshape(layers.shape)
+        full = (start + layers) // every - start // every
+        return cls(layers, np.zeros_like(layers), full, every, start)
+
     def take(self, rows: Bools | Ints | slice) -> Layout:
         """The same of some rows."""
-        return Layout(self.layers[rows], self.selective[rows], self.full[rows])
+        start = None if self.start is None else self.start[rows]
+        return Layout(self.layers[rows], self.selective[rows], self.full[rows], self.every, start)
 
     def put(self, rows: Bools | Ints, other: Layout) -> None:
         """Replace some rows in place (the arrays of a solver's own layout)."""
@@ -110,19 +128,93 @@ def _per_micro_batch(table: MemoryTable, situation: Situation, layout: Layout) -
     return np.asarray(total)
 
 
-def _saved_below(table: MemoryTable, below: Floats, selective: Floats, full: Floats) -> Floats:
-    """(K, S) bytes saved by the first ``below`` layers of a stage; 0-d counts are "no layer"."""
-    none, some, most = (table.saved[:, i, None] for i in range(len(MODES)))
-    if not full.ndim and not selective.ndim:
-        return np.asarray(below * none)
-    in_full = np.minimum(below, full)
-    in_selective = np.minimum(below - in_full, selective)
-    total = (below - in_full - in_selective) * none
-    if full.ndim:
-        total += in_full * most
-    if selective.ndim:
-        total += in_selective * some
-    return np.asarray(total)
+@frozen(eq=False)
+class _First:
+    """The first layers of a stage recompute, fully and then selectively; 0-d counts are "no layer"."""
+
+    selective: Floats
+    full: Floats
+
+    def at(self, stages: Ints) -> _First:
+        """The same of some stages."""
+        return _First(*(x[:, stages] if x.ndim else x for x in (self.selective, self.full)))
+
+    def saved(self, per_layer: Floats, below: Floats) -> Floats:
+        """(K, S) bytes of the first ``below`` layers of a stage, from (K, modes) bytes of one."""
+        none, some, most = (per_layer[:, i, None] for i in range(len(MODES)))
+        if not self.full.ndim and not self.selective.ndim:
+            return np.asarray(below * none)
+        in_full = np.minimum(below, self.full)
+        in_selective = np.minimum(below - in_full, self.selective)
+        total = (below - in_full - in_selective) * none
+        if self.full.ndim:
+            total += in_full * most
+        if self.selective.ndim:
+            total += in_selective * some
+        return np.asarray(total)
+
+    def number(self, block: Floats) -> Ints:
+        """(K, S) index of the block's mode in :data:`MODES`; 0-d where no layer recomputes."""
+        if not self.full.ndim and not self.selective.ndim:
+            return np.zeros((), np.int64)
+        if self.full.ndim:
+            return np.asarray((block <= self.full) * 1 + (block <= self.full + self.selective))
+        return np.asarray((block <= self.selective) * 1)
+
+    def positions(self, layers: Floats) -> list[Floats]:
+        """Blocks at which a stage can peak: its ends, and both sides of every change of mode.
+
+        Between them what is saved grows and what is done shrinks by the same bytes per block.
+        """
+        blocks = [layers, layers - 1, np.minimum(2.0, layers), np.minimum(1.0, layers)]
+        if self.full.ndim:
+            blocks += [self.full + 1, self.full]
+        if self.selective.ndim:
+            blocks += [self.full + self.selective + 1, self.full + self.selective]
+        return blocks
+
+
+@frozen(eq=False)
+class _Every:
+    """Every k-th layer of a rank recomputes fully; ``start`` layers lie in its earlier chunks."""
+
+    every: int
+    start: Floats
+
+    def at(self, stages: Ints) -> _Every:
+        """The same of some stages."""
+        return _Every(self.every, self.start[:, stages])
+
+    def saved(self, per_layer: Floats, below: Floats) -> Floats:
+        """(K, S) bytes of the first ``below`` layers of a stage, from (K, modes) bytes of one."""
+        full = (self.start + below) // self.every - self.start // self.every
+        return np.asarray((below - full) * per_layer[:, 0, None] + full * per_layer[:, -1, None])
+
+    def number(self, block: Floats) -> Ints:
+        """(K, S) index of the block's mode in :data:`MODES`."""
+        return np.asarray(((self.start + block) % self.every == 0) * (len(MODES) - 1))
+
+    def positions(self, layers: Floats) -> list[Floats]:
+        """Blocks at which a stage can peak.
+
+        Blocks a whole period apart differ by a constant, so the first and the last period decide,
+        with one block more for the ends, which are situations of their own.
+        """
+        near = range(self.every + 1)
+        return [layers - x for x in near] + [np.minimum(1.0 + x, layers) for x in near]
+
+
+_Modes = _First | _Every
+
+
+def _modes(layout: Layout) -> _Modes:
+    if layout.every and layout.start is not None:
+        return _Every(layout.every, layout.start.astype(np.float64))
+    counts = (
+        layers.astype(np.float64) if layers.any() else np.zeros(())
+        for layers in (layout.selective, layout.full)
+    )  # fmt: skip
+    return _First(*counts)
 
 
 def _stage_value(
@@ -137,18 +229,14 @@ def _stage_value(
     return np.asarray(value)
 
 
-def _forward(
-    table: MemoryTable, kind: Ints, first: int, layers: Floats, selective: Floats, full: Floats
-) -> Floats:
+def _forward(table: MemoryTable, kind: Ints, first: int, layers: Floats, modes: _Modes) -> Floats:
     """(K, S) over the base: the end of a forward whose top block does not recompute, else nothing."""
-    value = _saved_below(table, layers, selective, full)
+    value = modes.saved(table.saved, layers)
     value += _stage_value(table, FORWARD_END, kind, first, layers)
-    return np.where((selective + full < layers) & (layers > 0), value, 0.0)
+    return np.where((modes.number(layers) == 0) & (layers > 0), value, 0.0)
 
 
-def _backward(
-    table: MemoryTable, kind: Ints, first: int, layers: Floats, selective: Floats, full: Floats
-) -> Floats:
+def _backward(table: MemoryTable, kind: Ints, first: int, layers: Floats, modes: _Modes) -> Floats:
     """(K, S) over the base: the largest instant of a backward of one chunk."""
     worst = np.zeros_like(layers)
     ends = (
@@ -157,40 +245,24 @@ def _backward(
     )
     for at, instants, saved in ends:
         here = layers[:, at]
-        parts = (x[:, at] if x.ndim else x for x in (selective, full))
-        base = _saved_below(table, here, *parts) if saved else 0.0
+        base = modes.at(at).saved(table.saved, here) if saved else 0.0
         for instant in instants:
             value = base + _stage_value(table, instant, kind[at], first, here)
             worst[:, at] = np.maximum(worst[:, at], value)
     flat, rows = table.block.ravel(), table.at[:, None] * SITUATIONS
     situation = rows + ((kind * 2 + first) * 4 * len(MODES))[None, :]
     done = table.done[:, kind * 2 + first] if table.done.any() else None
-    for block in _positions(layers, selective, full):
+    for block in modes.positions(layers):
         column = situation + 6 * (block == layers) + 3 * (block == 1)
-        if full.ndim:
-            column += block <= full
-            column += block <= full + selective
-        elif selective.ndim:
-            column += block <= selective
-        value = _saved_below(table, np.maximum(block - 1, 0), selective, full)
+        mode = modes.number(block)
+        if mode.ndim:
+            column += mode
+        value = modes.saved(table.saved, np.maximum(block - 1, 0))
         value += flat.take(column)
         if done is not None:
             value += done * (layers - block)
         np.maximum(worst, value, out=worst, where=(block >= 1) & (block <= layers))
     return worst
-
-
-def _positions(layers: Floats, selective: Floats, full: Floats) -> list[Floats]:
-    """Blocks at which a stage can peak: its ends, and both sides of every change of mode.
-
-    Between them what is saved grows and what is done shrinks by the same bytes per block.
-    """
-    blocks = [layers, layers - 1, np.minimum(2.0, layers), np.minimum(1.0, layers)]
-    if full.ndim:
-        blocks += [full + 1, full]
-    if selective.ndim:
-        blocks += [full + selective + 1, full + selective]
-    return blocks
 
 
 def _at_work(table: MemoryTable, situation: Situation, layout: Layout, layers: Floats) -> Floats:
@@ -201,7 +273,7 @@ def _at_work(table: MemoryTable, situation: Situation, layout: Layout, layers: F
     if compact is not None:
         layout, places = compact.layout, compact.places
     shown = layout.layers.astype(np.float64)
-    selective, full = _counts(layout.selective), _counts(layout.full)
+    modes = _modes(layout)
     at = situation.segments
     kind, first, stage = situation.kind[at], situation.first[at].astype(int), situation.stage[at]
     added = np.zeros((len(at), len(layers)))
@@ -214,7 +286,9 @@ def _at_work(table: MemoryTable, situation: Situation, layout: Layout, layers: F
                 parts = _stage_value(table, FINAL, places, 0, shown)
             else:
                 evaluate = _forward if which == FORWARD else _backward
-                parts = evaluate(table, places, flag, shown, selective, full)
+                parts = evaluate(table, places, flag, shown, modes)
+                if table.working is not None:
+                    parts = parts + modes.saved(table.working, shown)
             columns = parts.T
             added[here] = columns[stage[here]] if compact is None else compact.spread(
                 columns, layers, stage[here])  # fmt: skip
@@ -237,7 +311,7 @@ class _Compact:
     def of(cls, layout: Layout) -> _Compact | None:
         """The compact form, None where it does not apply."""
         layers = layout.layers
-        if layers.shape[1] <= 4:
+        if layers.shape[1] <= 4 or layout.every:
             return None
         inner = layers[:, 1:-1]
         low, high = inner.min(axis=1), inner.max(axis=1)
@@ -264,11 +338,6 @@ class _Compact:
             else:
                 made[index] = np.where(layers[:, one] == self.least, columns[1], columns[2])
         return made
-
-
-def _counts(layers: Ints) -> Floats:
-    """As floats; a 0-d zero when no layer of any row is in the mode."""
-    return layers.astype(np.float64) if layers.any() else np.zeros(())
 
 
 def rank_peaks(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:

@@ -98,6 +98,7 @@ class MemoryTable:
     Attributes:
         static: ((scale, on, when), (N,)) of terms that live through the step.
         saved: (N, modes) bytes per layer and micro-batch in flight.
+        working: (N, modes) bytes per layer of the chunk that works; None where nothing counts so.
         in_flight: (on, (N,)) bytes per chunk and micro-batch in flight.
         block: (rows, situations) largest sum over the parts of a block's backward, without what other
             blocks have saved.
@@ -114,6 +115,7 @@ class MemoryTable:
 
     static: tuple[tuple[tuple[str, str, str], Floats], ...]
     saved: Floats
+    working: Floats | None
     in_flight: tuple[tuple[str, Floats], ...]
     block: Floats
     done: Floats
@@ -128,19 +130,17 @@ class MemoryTable:
     @classmethod
     def build(cls, terms: Sequence[MemoryTerm], size: int) -> MemoryTable:
         """Gather the terms of N = ``size`` rows."""
-        inside = [t for t in terms if not t.reserve]
+        # conditions of a profile leave many terms empty in all rows at hand
+        inside = [t for t in terms if not t.reserve and t.bytes.any()]
         static = _sum_by(inside, is_static, lambda t: (t.scale, t.on, t.when))
         flight = _sum_by(inside, lambda t: t.scale == "micro_batch", lambda t: t.on)
-        saved = np.zeros((size, len(MODES)))
+        saved = _by_mode(inside, "saved_layer", size)
+        working = _by_mode(inside, "working_layer", size)
         done = np.zeros((size, 8))
         reserve = np.zeros(size)
         for term in terms:
             if term.reserve:
                 reserve += term.bytes
-            elif term.scale == "saved_layer":
-                for index, mode in enumerate(MODES):
-                    if mode in term.modes:
-                        saved[:, index] += term.bytes
             elif term.scale == "layer_done":
                 for kind, first in product(range(4), (0, 1)):
                     here = placed(term.on, bool(kind & 2), bool(kind & 1))
@@ -152,7 +152,8 @@ class MemoryTable:
         whole = frozenset(BLOCK_INSTANTS).intersection(*held)
         ends = not whole or any(FORWARD_END in t.live and not is_static(t) for t in inside)
         return cls(
-            static=tuple(static.items()), saved=saved, in_flight=tuple(flight.items()),
+            static=tuple(static.items()), saved=saved,
+            working=working if working.any() else None, in_flight=tuple(flight.items()),
             block=_block_sums(inside, size), done=done, stage=stage, stage_layer=stage_layer,
             reserve=reserve, at=np.arange(size), whens=frozenset(t.when for t in inside),
             forward_end=ends, layered=bool(stage_layer.any()),
@@ -164,6 +165,7 @@ class MemoryTable:
             self,
             static=tuple((key, value[rows]) for key, value in self.static),
             saved=self.saved[rows],
+            working=None if self.working is None else self.working[rows],
             in_flight=tuple((key, value[rows]) for key, value in self.in_flight),
             done=self.done[rows],
             reserve=self.reserve[rows],
@@ -181,12 +183,23 @@ def _sum_by(
     return sums
 
 
+def _by_mode(terms: Sequence[MemoryTerm], scale: str, size: int) -> Floats:
+    """(N, modes) bytes of the terms of a scale in each recompute mode."""
+    sums = np.zeros((size, len(MODES)))
+    for term in terms:
+        if term.scale == scale:
+            for index, mode in enumerate(MODES):
+                if mode in term.modes:
+                    sums[:, index] += term.bytes
+    return sums
+
+
 def _block_sums(terms: Sequence[MemoryTerm], size: int) -> Floats:
     """(N, situations): matrix product over terms, then the largest instant."""
     grouped = _sum_by(
         terms,
         lambda t: (
-            not is_static(t) and t.scale not in ("layer_done", "layer")
+            not is_static(t) and t.scale not in ("layer_done", "layer", "working_layer")
             and not t.live.isdisjoint(BLOCK_INSTANTS)
         ),
         lambda t: (t.live & frozenset(BLOCK_INSTANTS), t.scale, t.on, t.position, t.when, t.modes),

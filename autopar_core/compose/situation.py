@@ -59,6 +59,8 @@ class Situation:
         Ends of a forward count only with ``forward_end``: else the backward that follows holds as
         much.
         """
+        if "step" in whens and not (np.asarray(moments.kind) == END).any():
+            moments = _with_end(moments)
         keep = _survivors(moments, whens, forward_end)
         rank, chunk, kind = moments.rank[keep], moments.chunk[keep], moments.kind[keep]
         in_flight = np.asarray(moments.in_flight)[keep]
@@ -96,6 +98,7 @@ class Situation:
                 "sent": self.sent & (self.rank != 0),
                 "first": self.first & running,
                 "later": ~self.first & running,
+                "step": ~running,
             }[when]
             flags = np.repeat(one[:, None], self.key.chunks, axis=1)
         where = np.arange(self.key.chunks)[None, :] * self.key.ranks + self.rank[:, None]
@@ -110,7 +113,35 @@ class Situation:
         return np.asarray(np.maximum.reduceat(self.in_flight, self.starts, axis=0))
 
 
-def _survivors(moments: Moments, whens: frozenset[str], forward_end: bool) -> Ints:
+@frozen(eq=False)
+class _Moments:
+    """Moments as arrays of this project's own."""
+
+    rank: Ints
+    kind: Ints
+    chunk: Ints
+    in_flight: Ints
+    first: Bools
+    entered: Bools
+    accumulated: Bools
+    reduced: Bools
+    sent: Bools
+
+
+def _with_end(moments: Moments) -> _Moments:
+    """One moment more per rank: nothing in flight, no chunk in any state, the optimizer runs."""
+    ranks = np.unique(np.asarray(moments.rank))
+    chunks = np.asarray(moments.in_flight).shape[1]
+    zero, yes = np.zeros(len(ranks), np.int64), np.ones((len(ranks), chunks), bool)
+    end = {
+        "rank": ranks, "kind": zero + END, "chunk": zero, "in_flight": np.zeros_like(yes, np.int64),
+        "first": ~yes[:, 0], "entered": ~yes, "accumulated": ~yes, "reduced": ~yes,
+        "sent": ~yes[:, 0],
+    }  # fmt: skip
+    return _Moments(**{n: np.concatenate([np.asarray(getattr(moments, n)), end[n]]) for n in end})
+
+
+def _survivors(moments: Moments | _Moments, whens: frozenset[str], forward_end: bool) -> Ints:
     """Indices of moments that no other one exceeds, by rank, kind, first and chunk."""
     m = moments
     timed = bool(whens & {"first", "later"})

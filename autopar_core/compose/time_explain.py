@@ -22,6 +22,10 @@ from autopar_core.domain.terms import MODES, TimeTerm, inputs_of_row
 from autopar_core.hooks.schedule import ScheduleKey
 
 
+# Input of every time part: the calibrated factor that its formula is multiplied with.
+TIME_SCALE = "time scale"
+
+
 @frozen
 class RankShare:
     """What one rank does in a step.
@@ -56,6 +60,7 @@ class RankShare:
 class _Sums:
     """Parts by (owner, name, phase, seconds of one unit)."""
 
+    time_scale: float
     parts: dict[tuple[str, str, str, float], TimePart] = field(factory=dict)
 
     def add(self, term: TimeTerm, phase: str, times: int, seconds: float, hidden: float) -> None:
@@ -68,15 +73,20 @@ class _Sums:
             seconds=seconds + (before.seconds if before else 0.0),
             hidden_seconds=hidden + (before.hidden_seconds if before else 0.0),
             count=times + (before.count if before else 0), unit_seconds=unit,
-            formula=term.formula, inputs=inputs_of_row(term.inputs, 0), source=term.source,
+            formula=term.formula, source=term.source,
+            inputs={**inputs_of_row(term.inputs, 0), TIME_SCALE: self.time_scale},
         )  # fmt: skip
 
 
 def explain_time(
-    terms: Sequence[TimeTerm], share: RankShare, total: float, owner: str, blocking: bool
-) -> tuple[TimePart, ...]:
-    """Parts that sum to ``total``; what is left is idle time of the schedule's owner."""
-    sums = _Sums()
+    terms: Sequence[TimeTerm], share: RankShare, total: float, owner: str, blocking: bool,
+    time_scale: float = 1.0,
+) -> tuple[TimePart, ...]:  # fmt: skip
+    """Parts that sum to ``total``; what is left is idle time of the schedule's owner.
+
+    ``time_scale`` is the factor that the seconds of all terms carry already.
+    """
+    sums = _Sums(time_scale)
     m = share.key.micro_batches
     forward = select(terms, "block", ("forward",))
     _spread(sums, forward, compose_phase(forward, 1), m * sum(share.layers.values()))

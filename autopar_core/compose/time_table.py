@@ -16,6 +16,18 @@ from autopar_core.domain.terms import MODES, TimeTerm, Window
 
 
 RANK_WINDOWS = ("first_forward", "last_backward")
+# How sharply the slower of device and host rules: 1/k-th root of the sum of k-th powers. Fitted on 87
+# runs of one H200 (4.8); a maximum, which a queue that never runs empty would give, is nearly as good.
+HOST_SHARPNESS = 5
+
+
+def with_host(device: Floats, host: Floats) -> Floats:
+    """Time of work that the device needs ``device`` and the host ``host`` seconds for."""
+    if not np.any(host):
+        return device
+    longer, shorter = np.maximum(device, host), np.minimum(device, host)
+    share = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
+    return np.asarray(longer * (1 + share**HOST_SHARPNESS) ** (1 / HOST_SHARPNESS))
 
 
 def exposed(window: Window, seconds: Floats, capacity: Floats) -> Floats:
@@ -42,7 +54,7 @@ class WindowUse:
 class PhaseCost:
     """Composition of one segment and phase: device, fully exposed links, windows, host floor.
 
-    ``total`` = max(device + exposed + fine windows, host) + block windows.
+    ``total`` = slower of (device + exposed + fine windows) and host (``with_host``) + block windows.
     """
 
     device: Floats
@@ -81,12 +93,13 @@ def compose_phase(terms: Sequence[TimeTerm], size: int) -> PhaseCost:
             named.setdefault(window_mark(term), []).append(term)
     uses = []
     total = device + bare
+    floored = False
     for mark in sorted(named, key=lambda m: (m[0] == "block", m)):
         (name, phase), group = mark, named[mark]
         window = merge_windows([t.window for t in group if t.window is not None])
         seconds = sum((t.seconds for t in group), start=zero)
         if name == "block":
-            total = np.maximum(total, host)
+            total, floored = with_host(total, host), True
             capacity = total
         else:
             cover = [t.seconds for t in terms
@@ -95,7 +108,9 @@ def compose_phase(terms: Sequence[TimeTerm], size: int) -> PhaseCost:
         shown = exposed(window, seconds, capacity)
         uses.append(WindowUse(mark, seconds, shown))
         total = total + shown
-    return PhaseCost(device, bare, host, tuple(uses), np.maximum(total, host))
+    if not floored:
+        total = with_host(total, host)
+    return PhaseCost(device, bare, host, tuple(uses), total)
 
 
 def select(terms: Sequence[TimeTerm], segment: str, phases: Sequence[str]) -> list[TimeTerm]:

@@ -86,7 +86,7 @@ def offset_plans(value: Any, layers: int, where: str) -> tuple[Plan, ...]:
 
 
 def recompute_plans(value: Any, where: str) -> tuple[Plan, ...]:
-    """Plans of ``layer_recompute``: a word, a range, ``{mode = layers}``, or a list.
+    """Plans of ``layer_recompute``: a word, a range, ``{mode = layers}``, ``{every = k}``, or a list.
 
     Raises:
         InputError: When it is something else.
@@ -122,7 +122,10 @@ def empty(where: str) -> InputError:
 
 
 def _recompute(value: Any, where: str) -> Plan:
-    hint = "{min, max} layers, or {full = [...], selective = [...]} layers of each stage"
+    hint = (
+        "{min, max} layers, {full = [...], selective = [...]} layers of each stage, or {every = k}: "
+        "every k-th layer of a rank fully"
+    )
     if isinstance(value, str):
         return _word(value, RECOMPUTES, hint, where)
     if not isinstance(value, Mapping):
@@ -131,10 +134,21 @@ def _recompute(value: Any, where: str) -> Plan:
         )
     if set(value) & set(MODES):
         return Plan(kind="given", given=_modes(value, where))
+    if "every" in value:
+        return _every(value, where)
     found = as_range(value, where)
     if (found.min or 0) < 0 or (found.max or 0) < 0:
         raise InputError(where, "must not be negative: these are numbers of layers")
     return Plan(layers=found)
+
+
+def _every(value: Mapping[str, Any], where: str) -> Plan:
+    if len(value) > 1:
+        raise InputError(where, "every stands alone: the other layers keep everything")
+    distance = value["every"]
+    if not _is_count(distance) or distance < 2:
+        raise InputError(f"{where}.every", f"expected a whole number from 2 on, got {distance!r}")
+    return Plan(kind="every", given=distance)
 
 
 def _modes(value: Mapping[str, Any], where: str) -> dict[str, list[Any]]:

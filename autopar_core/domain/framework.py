@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from autopar_core.domain.precision import HALF_BYTES, SIXTEEN_BIT_RECIPES, PrecisionRecipe
 from autopar_core.domain.terms import (
     ALWAYS,
     MODES,
@@ -36,12 +37,34 @@ class SavedTensor:
             :data:`autopar_core.work.rank_work.ELEMENTS`.
         keep: Recompute modes in which every micro-batch in flight holds it.
         live: Parts of the block's own backward during which it is still held.
+        linear_input: Whether a linear of the block keeps it: ``""`` no, ``"only"`` nobody else does (a
+            recipe below 16 bits keeps its cast instead), ``"also"`` others do too (the cast is a copy
+            beside it).
+        module: Part of a block whose selective recompute drops it, where the framework lets one choose
+            (:attr:`CoreProfile.selective_modules`); then that choice decides about ``selective``.
     """
 
     name: str
     bytes: Mapping[str, float]
     keep: tuple[str, ...] = field(default=("none",), validator=_modes)
     live: tuple[str, ...] = field(default=(), validator=instants)
+    linear_input: str = field(default="", validator=one_of(("", "only", "also")))
+    module: str = ""
+
+    def kept_in(self, selective_modules: tuple[str, ...]) -> frozenset[str]:
+        """Recompute modes in which it is kept."""
+        modes = set(self.keep)
+        if self.module:
+            modes -= {"selective"}
+            modes |= set() if self.module in selective_modules else {"selective"}
+        return frozenset(modes)
+
+    def held_bytes(self, recipe: PrecisionRecipe) -> Mapping[str, float]:
+        """``bytes`` under a recipe: an element of a linear's input is 2 B, or what its cast has."""
+        if not self.linear_input or recipe.input_bytes == HALF_BYTES:
+            return self.bytes
+        share = recipe.input_bytes / HALF_BYTES + (self.linear_input == "also")
+        return {name: each * share for name, each in self.bytes.items()}
 
 
 @frozen(kw_only=True)
@@ -50,6 +73,7 @@ class TransientTensor:
 
     ``pipelined``: None always, True only in rows with several stages, False only in rows with one.
     ``split``: None always, True only where the vocabulary (or FFN) is divided among ranks.
+    ``gathered``: block weights as they were gathered: a recipe may gather them in fewer bytes.
     """
 
     name: str
@@ -62,6 +86,7 @@ class TransientTensor:
     modes: tuple[str, ...] = field(default=MODES, validator=_modes)
     pipelined: bool | None = None
     split: bool | None = None
+    gathered: bool = False
 
     @live.validator
     def _known(self, attribute: Any, value: tuple[str, ...]) -> None:
@@ -99,20 +124,77 @@ class ElementwiseKernel:
 
 @frozen(kw_only=True)
 class StateBytes:
-    """Bytes per element of the persistent copies."""
+    """Bytes per element of the persistent copies.
+
+    ``step``: bytes per element of the optimizer's share that exist only while it runs (fp32 copies of
+    half-precision gradients).
+    """
 
     parameters: float
     gradients: float
     optimizer: float
+    step: float = 0.0
 
 
 @frozen(kw_only=True)
-class HostCost:
-    """Host seconds per layer and micro-batch that no amount of device speed removes."""
+class LayerHost:
+    """Host seconds of one layer and micro-batch: its device time is never shorter.
 
-    layer_forward_seconds: float = 0.0
-    layer_backward_seconds: float = 0.0
+    Attributes:
+        forward_seconds, backward_seconds: Launching the layer's kernels.
+        recompute: Recompute mode -> what it adds to the backward, as a share of the two.
+    """
+
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    recompute: Mapping[str, float] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class HostCost(LayerHost):
+    """The same of a layer that no dimension splits, and of a step; plugins add what theirs cost.
+
+    Attributes:
+        step_seconds: Once per step, after the last backward.
+        step_layer_seconds: The same for every layer of the rank (launches of the optimizer).
+    """
+
     step_seconds: float = 0.0
+    step_layer_seconds: float = 0.0
+
+
+@frozen(kw_only=True)
+class LossBytes:
+    """Bytes per logit of one way to compute the loss.
+
+    Attributes:
+        held: Kept between the forward and the backward of a micro-batch.
+        peak: At the worst instant of the loss, forward or backward.
+    """
+
+    held: float
+    peak: float
+
+
+@frozen(kw_only=True)
+class Offload:
+    """Saved tensors kept in host memory between forward and backward.
+
+    Attributes:
+        share: Part of the saved bytes that leaves the device; 0 is no offload.
+        chunks: Micro-batches of a chunk whose offloaded part is on the device all the same: on its way
+            out, on its way back, at work.
+        layers: The same in single layers, where layers come back one by one.
+    """
+
+    share: float = field(default=0.0)
+    chunks: float = 0.0
+    layers: float = 2.0
+
+    @share.validator
+    def _part(self, _: Any, value: float) -> None:
+        if not 0 <= value <= 1:
+            raise ValueError(f"share = {value!r}: expected a part between 0 and 1")
 
 
 @frozen(kw_only=True)
@@ -121,6 +203,7 @@ class CoreProfile:
 
     Attributes:
         states: Bytes per element of parameters, gradients and optimizer states.
+        states_of: The same in a number format where it differs.
         gradients: ``persistent`` (a buffer for the whole step) or ``on_reduce`` (sharded gradients
             appear when a group is reduced and live to the end of the step).
         fused_qkv, fused_gate_up: One GEMM instead of several.
@@ -130,8 +213,14 @@ class CoreProfile:
         elementwise: Memory-bound kernels.
         recompute_linears: Recompute mode -> linears that are repeated.
         recompute_attention: Modes in which attention is repeated.
+        recompute_modes: Recompute modes that the framework has.
+        selective_modules: Parts of a block that selective recompute repeats, where it is a choice.
         recompute_granularity: ``stage`` (own count per stage), ``count`` (one count for every
             stage), ``model`` (all layers or none).
+        recompute_every: Whether every k-th layer of a rank can recompute fully, the others not.
+        loss, losses: Way to compute the loss that is in use, and all there are; empty where
+            ``head_saved`` and ``transient`` list its tensors.
+        offload: Saved tensors in host memory.
         workspace_bytes: Library workspace inside the allocator.
         context_bytes: Runtime context outside the allocator (a named reserve).
         rope_table_bytes: Bytes per sequence position and head element of the position table.
@@ -143,9 +232,13 @@ class CoreProfile:
         attention_scale: System name -> factor on the kernel's efficiency of this implementation.
         time_scale: System name -> calibrated scalar on every time term; ``default`` otherwise.
         reserved_over_allocated: Recompute mode -> ratio of reserved to allocated memory.
+        precisions: Recipes below 16 bits that the framework has; of several with one format, the first
+            is meant where only the format is named.
+        precision: Recipe name -> what it does.
     """
 
     states: StateBytes
+    states_of: Mapping[str, StateBytes] = field(factory=dict)
     gradients: str = "persistent"
     fused_qkv: bool = True
     fused_gate_up: bool = True
@@ -155,7 +248,13 @@ class CoreProfile:
     elementwise: tuple[ElementwiseKernel, ...] = ()
     recompute_linears: Mapping[str, tuple[str, ...]] = field(factory=dict)
     recompute_attention: tuple[str, ...] = ("full",)
+    recompute_modes: tuple[str, ...] = field(default=("selective", "full"), validator=_modes)
+    selective_modules: tuple[str, ...] = ()
     recompute_granularity: str = "stage"
+    recompute_every: bool = False
+    loss: str = ""
+    losses: Mapping[str, LossBytes] = field(factory=dict)
+    offload: Offload = Offload()
     workspace_bytes: int = 0
     context_bytes: int = 0
     rope_table_bytes: float = 0.0
@@ -169,6 +268,45 @@ class CoreProfile:
     host: HostCost = HostCost()
     time_scale: Mapping[str, float] = field(factory=dict)
     reserved_over_allocated: Mapping[str, float] = field(factory=dict)
+    precisions: tuple[str, ...] = field(default=())
+    precision: Mapping[str, PrecisionRecipe] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a loss that is not described."""
+        if self.loss and self.loss not in self.losses:
+            known = ", ".join(sorted(self.losses)) or "none"
+            raise ValueError(
+                f"loss = {self.loss!r} has no table core.losses.{self.loss}; known: {known}"
+            )
+
+    @precisions.validator
+    def _described(self, _: Any, value: tuple[str, ...]) -> None:
+        for name in value:
+            if name not in self.precision:
+                raise ValueError(f"precisions: {name!r} has no table core.precision.{name}")
+
+    def recipe(self, name: str) -> PrecisionRecipe:
+        """A recipe that the framework has, by its name or by the name of its number format.
+
+        Raises:
+            KeyError: When it has none.
+        """
+        if name in SIXTEEN_BIT_RECIPES:
+            return SIXTEEN_BIT_RECIPES[name]
+        return self.precision[self.recipe_name(name)]
+
+    def recipe_name(self, name: str) -> str:
+        """The name of the recipe that a name or a format means.
+
+        Raises:
+            KeyError: When the framework has none.
+        """
+        if name in SIXTEEN_BIT_RECIPES or name in self.precisions:
+            return name
+        for each in self.precisions:
+            if self.precision[each].format == name:
+                return each
+        raise KeyError(name)
 
 
 @frozen(kw_only=True)

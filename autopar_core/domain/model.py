@@ -58,6 +58,11 @@ def _one_of(*allowed: str) -> _Validator:
     return check
 
 
+def _probability(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"model.{attribute.name} = {value!r}: must be at least 0 and below 1")
+
+
 def _dense(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     _integer(0)(_, attribute, value)
     if value > 1:
@@ -99,6 +104,8 @@ class ModelConfig:
         embedding_norm: A norm follows the token embedding.
         embedding_width: Width of the token embedding when it differs from ``hidden``; two
             bias-free projections then connect the widths. 0 means ``hidden``.
+        hidden_dropout, attention_dropout: Dropout in training, on the residual branches and on the
+            attention probabilities; above 0 its masks are kept for the backward.
         max_position_embeddings: Longest sequence the model card allows; 0 means unstated.
         experts: Only 0 and 1 (dense) are accepted.
     """
@@ -125,6 +132,8 @@ class ModelConfig:
     position_rows: int = attrs.field(default=0, validator=_count)
     embedding_norm: bool = False
     embedding_width: int = attrs.field(default=0, validator=_count)
+    hidden_dropout: float = attrs.field(default=0.0, validator=_probability)
+    attention_dropout: float = attrs.field(default=0.0, validator=_probability)
     max_position_embeddings: int = attrs.field(default=0, validator=_count)
     experts: int = attrs.field(default=0, validator=_dense)
 
@@ -173,15 +182,22 @@ class ModelConfig:
 
     @property
     def block_vectors(self) -> int:
-        """Elements in the norms and biases of one block, counted as replicated."""
+        """Elements in the norms and biases of one block."""
+        return self.block_norms + sum(matrix.rows for matrix in self.biases())
+
+    @property
+    def block_norms(self) -> int:
+        """Elements in the norms of one block; every rank has all of them."""
         count = self.norms_per_layer * self._norm_parameters(self.hidden)
         if self.qk_norm == "head":
             count += 2 * self._norm_parameters(self.head_dim)
         elif self.qk_norm == "full":
             count += self._norm_parameters(self.query_width + self.kv_width)
-        for matrix in self.matrices():
-            count += matrix.rows if self._has_bias(matrix.name) else 0
         return count
+
+    def biases(self) -> tuple[Matrix, ...]:
+        """Matrices with a bias, one element per row: divided as their rows are."""
+        return tuple(matrix for matrix in self.matrices() if self._has_bias(matrix.name))
 
     @property
     def block_parameters(self) -> int:

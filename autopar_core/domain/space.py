@@ -20,9 +20,10 @@ class Plan:
 
     Attributes:
         kind: Partition: ``auto``, ``even`` or ``given``. Recompute: ``auto``, ``none``,
-            ``selective``, ``full`` (every layer) or ``given``.
+            ``selective``, ``full`` (every layer), ``every`` (every k-th layer of a rank, fully) or
+            ``given``.
         given: Layers per stage, flat or ``[chunk][stage]``; for recompute a mapping mode -> the
-            same shape.
+            same shape, or k with ``every``.
         offset: Partition ``auto``: allowed difference to the even split of every stage.
         layers: Recompute ``auto``: allowed number of recomputed layers of every stage.
     """
@@ -35,6 +36,8 @@ class Plan:
     @property
     def text(self) -> str:
         """Spelling for logs and files."""
+        if self.kind == "every":
+            return f"every {self.given} layers"
         return str(self.given) if self.kind == "given" else self.kind
 
 

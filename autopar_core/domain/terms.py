@@ -20,6 +20,7 @@ class Extent(StrEnum):
     SEQUENCES = "sequences"
     TOKENS = "tokens"
     RESIDUAL_TOKENS = "residual_tokens"
+    MESSAGE_TOKENS = "message_tokens"
     QUERY_TOKENS = "query_tokens"
     KEY_TOKENS = "key_tokens"
     ATTENTION_HEADS = "attention_heads"
@@ -106,12 +107,12 @@ INSTANTS: tuple[str, ...] = (*BLOCK_INSTANTS, *STAGE_INSTANTS)
 ALWAYS: frozenset[str] = frozenset(INSTANTS)
 MODES: tuple[str, ...] = ("none", "selective", "full")
 
-SCALES = ("one", "chunk", "layer", "layer_done", "saved_layer", "micro_batch")
+SCALES = ("one", "chunk", "layer", "layer_done", "saved_layer", "working_layer", "micro_batch")
 PLACES = ("any", "first", "last", "not_first", "not_last")
 POSITIONS = ("any", "top", "below_top", "bottom", "above_bottom", "not_received")
-WHENS = ("always", "first", "later", "entered", "accumulated", "reduced", "sent")
+WHENS = ("always", "first", "later", "entered", "accumulated", "reduced", "sent", "step")
 # Values of ``when`` that name a state of a chunk or rank rather than a backward.
-STATES = ("entered", "accumulated", "reduced", "sent")
+STATES = ("entered", "accumulated", "reduced", "sent", "step")
 _STATIC_SCALES = ("one", "chunk", "layer")
 
 
@@ -149,8 +150,12 @@ def check_counting(
         why = f"when = {when!r} needs all instants and scale {', '.join(_STATIC_SCALES)}"
     elif static and narrowed:
         why = "position and modes need single instants, not all of them"
-    elif scale == "saved_layer" and (on, position, when) != ("any", "any", "always"):
-        why = "scale = 'saved_layer' knows no on, position or when: layers and modes decide"
+    elif scale in ("saved_layer", "working_layer") and (on, position, when) != (
+        "any", "any", "always"
+    ):  # fmt: skip
+        why = f"scale = {scale!r} knows no on, position or when: layers and modes decide"
+    elif scale == "working_layer" and live != ALWAYS:
+        why = "scale = 'working_layer' needs all instants: it counts whenever its chunk works"
     elif scale == "micro_batch" and (narrowed or when != "always"):
         why = "scale = 'micro_batch' knows no position, when or modes"
     elif scale == "layer_done" and (narrowed or not live.issuperset(BLOCK_INSTANTS)):
@@ -161,6 +166,9 @@ def check_counting(
         why = "scale = 'layer' counts at all instants or at those of a whole stage, not of a block"
     if why:
         raise ValueError(why)
+
+
+Inputs = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
 
 @frozen(eq=False, kw_only=True)
@@ -176,18 +184,20 @@ class MemoryTerm:
         scale: ``one`` per rank; ``chunk`` per model chunk of the rank; ``layer`` per layer of the
             chunk (of every chunk when it is always live); ``layer_done`` per layer whose backward
             is done; ``saved_layer`` per layer in one of ``modes`` and micro-batch in flight;
-            ``micro_batch`` per chunk and micro-batch in flight.
+            ``working_layer`` per layer in one of ``modes`` of the chunk that works, at every instant
+            of its forward and backward; ``micro_batch`` per chunk and micro-batch in flight.
         on: Virtual stages that have it.
         position: Block of the stage during whose backward it exists; ``not_received`` is any block
             but the top one of a stage that gets its gradient from another rank.
         when: ``first``/``later`` backward of the chunk; ``entered``, ``accumulated``, ``reduced``
-            state of the chunk; ``sent`` once the rank has sent a gradient.
+            state of the chunk; ``sent`` once the rank has sent a gradient; ``step`` after the last
+            backward, while the optimizer runs.
         modes: Recompute modes in which it exists: of the layer (``saved_layer``) or of the block
             that runs backward.
         reserve: Outside the allocator (context, communicator buffers): added after the maximum.
         formula: The formula with names and units.
-        inputs: Name -> number or (N,) array: what the formula was evaluated on, so that a person
-            can check it by hand.
+        inputs: Name with unit -> number or (N,) array: what the formula was evaluated on, so that a
+            person can check it by hand; or a function that gives them, asked for shown rows only.
         source: Paper and equation, or the measured data.
     """
 
@@ -201,7 +211,7 @@ class MemoryTerm:
     modes: frozenset[str] = frozenset(MODES)
     reserve: bool = False
     formula: str = ""
-    inputs: Mapping[str, Any] = field(factory=dict)
+    inputs: Inputs = field(factory=dict)
     source: str = ""
     owner: str = ""
 
@@ -268,15 +278,15 @@ class TimeTerm:
     on: str = field(default="any", validator=one_of(("any", "first", "last")))
     window: Window | None = None
     formula: str = ""
-    inputs: Mapping[str, Any] = field(factory=dict)
+    inputs: Inputs = field(factory=dict)
     source: str = ""
     owner: str = ""
 
 
-def inputs_of_row(inputs: Mapping[str, Any], row: int) -> dict[str, float]:
+def inputs_of_row(inputs: Inputs, row: int) -> dict[str, float]:
     """Inputs of one row of a term: arrays are read at the row, numbers stay."""
     picked = {}
-    for name, value in inputs.items():
+    for name, value in (inputs() if callable(inputs) else inputs).items():
         number = value[row] if getattr(value, "ndim", 0) else value
         picked[name] = number.item() if hasattr(number, "item") else number
     return picked

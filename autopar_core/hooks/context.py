@@ -12,6 +12,7 @@ from autopar_core.domain.arrays import Array, Ints
 from autopar_core.domain.fields import Dimension, Field
 from autopar_core.domain.framework import FrameworkProfile
 from autopar_core.domain.model import ModelConfig
+from autopar_core.domain.precision import PrecisionRecipe
 from autopar_core.domain.space import SearchSpace
 from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.system import SystemProfile
@@ -45,6 +46,11 @@ class EvalContext(Generic[Config, Section]):
     config: Config
     profile: Section
     _strides: dict[int, Mapping[str, Ints]] = field(factory=dict, init=False, repr=False)
+
+    @property
+    def recipe(self) -> PrecisionRecipe:
+        """Number formats of the block linears and what their casts cost."""
+        return self.framework.core.recipe(self.training.precision)
 
     def seen_by(self, config: Any, profile: Any) -> EvalContext[Any, Any]:
         """The same job with another plugin's sections."""

@@ -24,6 +24,7 @@ from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.verdict import OVER_MEMORY
 from autopar_core.hooks.schedule import ScheduleKey
 from autopar_core.search.contexts import Contexts
+from autopar_core.search.memory_verdict import reserved_bytes
 from autopar_core.search.problem import Problem, Solution
 from autopar_core.search.solve import solve
 from autopar_core.search.terms import Objection, Terms, collect
@@ -47,6 +48,7 @@ class Estimates:
     Attributes:
         memory: (N,) bytes, allocated of the worst rank plus reserves; -1 where not estimated.
         allocated: (N,) bytes of the worst rank; -1 where not estimated.
+        reserved: (N,) bytes that the allocator holds, plus reserves; -1 where not estimated.
         worst: (N,) that rank.
         seconds: (N,) step time; NaN where not estimated.
         layout: (N,) a fingerprint of the layers and their recompute on every stage.
@@ -56,6 +58,7 @@ class Estimates:
 
     memory: Ints
     allocated: Ints
+    reserved: Ints
     worst: Ints
     seconds: Floats
     layout: Ints
@@ -67,7 +70,7 @@ class Estimates:
         """Nothing estimated yet."""
         none = np.full(size, -1, dtype=np.int64)
         zero = np.zeros(size, np.int64)
-        return cls(none, none.copy(), zero, np.full(size, np.nan), zero.copy(),
+        return cls(none, none.copy(), none.copy(), zero, np.full(size, np.nan), zero.copy(),
                    np.ones(size, bool))  # fmt: skip
 
 
@@ -109,10 +112,10 @@ class Estimator:
         """The solver's view of some rows of one key."""
         job = self.contexts.job
         core = job.framework.core
-        modes = tuple(m for m in ("selective", "full") if m in core.recompute_linears)
+        modes = tuple(m for m in core.recompute_modes if m in core.recompute_linears)
         return Problem(
             self.situation(key, memory), memory, time, job.cluster.memory_limit - memory.reserve,
-            job.model.num_layers, core.recompute_granularity, modes,
+            job.model.num_layers, core.recompute_granularity, modes, core.recompute_every,
         )  # fmt: skip
 
     def plans(self, partition: int, recompute: int) -> tuple[Plan, Plan]:
@@ -211,6 +214,8 @@ class Estimator:
         result.layout[done] = fingerprint(solution.layout)[ok]
         result.allocated[done] = allocated[ok].astype(np.int64)
         result.memory[done] = (allocated + problem.memory.reserve)[ok].astype(np.int64)
+        held = reserved_bytes(self.contexts.job.framework.core, solution.layout, allocated)
+        result.reserved[done] = (held + problem.memory.reserve)[ok].astype(np.int64)
         if ok.all():
             return
         key = problem.situation.key
@@ -248,7 +253,7 @@ def evaluate(
     result = Estimates.empty(size)
     done = 0
     for rows, found in zip(parts, _mapped(estimator, batch, parts, workers), strict=True):
-        for name in ("memory", "allocated", "worst", "seconds", "layout", "possible"):
+        for name in ("memory", "allocated", "reserved", "worst", "seconds", "layout", "possible"):
             getattr(result, name)[rows] = getattr(found, name)
         result.objections += [(rows[at], objection) for at, objection in found.objections]
         done += len(rows)
@@ -306,7 +311,7 @@ MULTIPLIER = np.uint64(0xD1342543DE82EF95)
 
 def fingerprint(layout: Layout) -> Ints:
     """(K,) a number that is the same for equal layouts only."""
-    value = np.zeros(len(layout.layers), dtype=np.uint64)
+    value = np.full(len(layout.layers), layout.every, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for columns in (layout.layers, layout.selective, layout.full):
             for column in columns.T.astype(np.uint64):

@@ -23,6 +23,7 @@ class Problem:
         layers: Layers of the model.
         granularity: ``stage``, ``count`` or ``model``: how the framework spells recompute.
         modes: Recompute modes that the framework has.
+        alternates: Whether it can recompute every k-th layer.
     """
 
     situation: Situation
@@ -32,12 +33,13 @@ class Problem:
     layers: int
     granularity: str
     modes: tuple[str, ...]
+    alternates: bool = False
 
     def take(self, rows: Bools | Ints) -> Problem:
         """The same for some rows."""
         return Problem(
             self.situation, self.memory.take(rows), self.time.take(rows), self.budget[rows],
-            self.layers, self.granularity, self.modes,
+            self.layers, self.granularity, self.modes, self.alternates,
         )  # fmt: skip
 
     def peaks(self, layout: Layout) -> Floats:

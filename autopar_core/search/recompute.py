@@ -238,6 +238,8 @@ def leanest(problem: Problem, plan: Plan, counts: Ints) -> Layout:
     if plan.kind == "auto" and problem.modes:
         mode = "full" if "full" in problem.modes else problem.modes[0]
         return _at_level(problem, counts, mode, _most(problem, counts, mode, plan))
+    if plan.kind == "every":
+        return Layout.alternating(counts, plan.given, problem.situation.key.ranks)
     layout = Layout.plain(counts)
     if plan.kind in ("selective", "full"):
         getattr(layout, plan.kind)[:] = counts

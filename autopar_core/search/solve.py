@@ -78,8 +78,12 @@ def _partition(
 def _with_recompute(problem: Problem, counts: Ints, plan: Plan, possible: Bools) -> Solution:
     """Fill in recompute as the plan says."""
     layout = Layout.plain(counts)
-    if plan.kind in ("selective", "full"):
+    if plan.kind == "every":
+        layout = Layout.alternating(counts, plan.given, problem.situation.key.ranks)
+        possible = possible & problem.alternates
+    elif plan.kind in ("selective", "full"):
         getattr(layout, plan.kind)[:] = counts
+        possible = possible & (plan.kind in problem.modes)
     elif plan.kind == "given":
         for mode in ("selective", "full"):
             wanted = np.asarray((plan.given or {}).get(mode, 0), dtype=np.int64).reshape(-1)

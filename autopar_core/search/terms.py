@@ -30,11 +30,6 @@ from autopar_core.work.rank_work import RankWork
 
 
 SHARD, MEMORY, PERFORMANCE = BEHAVIOUR_HOOKS
-# Number formats whose GEMM and cast costs are modelled.
-PRECISIONS = ("bf16", "fp16")
-
-# Input of a time term that every owner's seconds are multiplied with.
-TIME_SCALE = "time scale"
 
 
 @frozen(eq=False)
@@ -49,17 +44,18 @@ class Objection:
 
 @frozen(eq=False)
 class Terms:
-    """Everything that the estimators said about N rows."""
+    """Everything that the estimators said about N rows; ``time_scale`` is in the seconds already."""
 
     work: RankWork
     memory: tuple[MemoryTerm, ...]
     time: tuple[TimeTerm, ...]
     objections: tuple[Objection, ...]
+    time_scale: float
 
 
 def collect(batch: StrategyBatch, contexts: Contexts) -> Terms:
     """Shards, then work, then memory and time terms of all dimensions, in the order of plugin names."""
-    objections = [*_absent(batch, contexts), *_precision(batch, contexts)]
+    objections = _absent(batch, contexts)
     shards: list[Shard] = []
     attention: dict[str, Bools] = {}
     for owner, answer in _ask(SHARD, batch, contexts, objections):
@@ -76,14 +72,14 @@ def collect(batch: StrategyBatch, contexts: Contexts) -> Terms:
     )  # fmt: skip
     objections += _indivisible(work, shards)
     framework, system = contexts.job.framework, contexts.job.system
-    memory = core_memory(work, framework.core)
+    memory = core_memory(work, framework.core, contexts.job.recipe, system)
     for owner, answer in _ask(MEMORY, batch, contexts, objections, work=work):
         for term in _checked(owner, MEMORY, answer, (MemoryTerm,)):
             if not np.issubdtype(term.bytes.dtype, np.integer) or len(term.bytes) != len(batch):
                 why = f"term {term.name!r}: bytes must be one whole number per row"
                 raise PluginCallError(owner, MEMORY, why)
             memory.append(evolve(term, owner=owner))
-    time = core_time(work, framework.core, system, contexts.job.training.precision)
+    time = core_time(work, framework.core, system, contexts.job.recipe)
     for owner, answer in _ask(PERFORMANCE, batch, contexts, objections, work=work):
         for term in _checked(owner, PERFORMANCE, answer, (TimeTerm,)):
             seconds = np.asarray(term.seconds)
@@ -94,11 +90,8 @@ def collect(batch: StrategyBatch, contexts: Contexts) -> Terms:
             time.append(evolve(term, owner=owner))
     scales = framework.core.time_scale
     scale = scales.get(system.name, scales.get("default", 1.0))
-    scaled = tuple(
-        evolve(term, seconds=term.seconds * scale, inputs={**term.inputs, TIME_SCALE: scale})
-        for term in time
-    )
-    return Terms(work, tuple(memory), scaled, tuple(objections))
+    scaled = tuple(evolve(term, seconds=term.seconds * scale) for term in time)
+    return Terms(work, tuple(memory), scaled, tuple(objections), scale)
 
 
 def _stages(batch: StrategyBatch, contexts: Contexts) -> Ints:
@@ -170,17 +163,6 @@ def _absent(batch: StrategyBatch, contexts: Contexts) -> list[Objection]:
                 found.append(Objection(NOT_IMPLEMENTED, plugin or dimension.name, rows, sentence))
                 break
     return found
-
-
-def _precision(batch: StrategyBatch, contexts: Contexts) -> list[Objection]:
-    precision = contexts.job.training.precision
-    if precision in PRECISIONS:
-        return []
-    sentence = (
-        f"{NOT_IMPLEMENTED}: core: training.precision = {precision!r} is not modelled yet; "
-        f"use {' or '.join(PRECISIONS)}"
-    )
-    return [Objection(NOT_IMPLEMENTED, "core", np.ones(len(batch), bool), sentence)]
 
 
 def _checked(owner: str, hook: str, answer: Any, kinds: tuple[type, ...]) -> list[Any]:

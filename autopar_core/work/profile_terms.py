@@ -1,20 +1,33 @@
-"""Memory terms that a framework profile lists as data: sizes by element counts, instants, conditions."""
+"""Terms that a framework profile lists as data: tensors with instants and conditions, host floors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 
-from autopar_core.domain.arrays import Bools, Ints
-from autopar_core.domain.framework import TransientTensor
-from autopar_core.domain.terms import Extent, MemoryTerm
+from autopar_core.domain.arrays import Bools, Floats, Ints
+from autopar_core.domain.framework import LayerHost, TransientTensor
+from autopar_core.domain.terms import Extent, MemoryTerm, TimeTerm
 from autopar_core.work.rank_work import RankWork
 
 
 def formula_text(formula: Mapping[str, float]) -> str:
     """``"4 B x ffn + 2 B x up_matrix"``."""
     return " + ".join(f"{value:g} B x {name}" for name, value in formula.items())
+
+
+def tensor_inputs(
+    work: RankWork, formula: Mapping[str, float], count: Ints | None = None
+) -> dict[str, Ints]:
+    """Element counts that a formula of tensors multiplies, and how many times it is taken."""
+    made = {name: work.elements(name) for name in formula}
+    return made if count is None or (count == 1).all() else {**made, "times": count}
+
+
+def _times(formula: str, rows: Bools | Ints | None) -> str:
+    return formula if rows is None or rows.dtype == bool else f"times x ({formula})"
 
 
 def _where(work: RankWork, tensor: TransientTensor) -> Bools:
@@ -47,8 +60,27 @@ def profile_terms(
                 name=tensor.name, bytes=work.tensor_bytes(tensor.bytes) * count,
                 live=tensor.instants, scale=tensor.scale, on=tensor.on,
                 position=tensor.position, when=tensor.when, modes=frozenset(tensor.modes),
-                formula=formula_text(tensor.bytes),
+                formula=_times(formula_text(tensor.bytes), rows),
+                inputs=partial(tensor_inputs, work, tensor.bytes, count),
                 source="framework profile",
             )
         )  # fmt: skip
     return terms
+
+
+def host_terms(host: LayerHost, times: Floats) -> list[TimeTerm]:
+    """Host floors of a layer, ``times`` (N,) of them per row.
+
+    Owners add up: a layer that two dimensions split launches the kernels of both.
+    """
+    both = host.forward_seconds + host.backward_seconds
+    phases = [(host.forward_seconds, "forward"), (host.backward_seconds, "backward")]
+    phases += [
+        (share * both, f"recompute_{mode}") for mode, share in sorted(host.recompute.items())
+    ]
+    return [
+        TimeTerm(name="host launches", seconds=seconds * times, resource="host", phase=phase,
+                 formula="times x seconds, per layer and micro-batch",
+                 inputs={"seconds": seconds, "times": times}, source="framework profile: host")
+        for seconds, phase in phases if seconds
+    ]  # fmt: skip

@@ -91,6 +91,7 @@ class RankWork:
             Extent.SEQUENCES: 1,
             Extent.TOKENS: seq_len,
             Extent.RESIDUAL_TOKENS: seq_len,
+            Extent.MESSAGE_TOKENS: seq_len,
             Extent.QUERY_TOKENS: seq_len,
             Extent.KEY_TOKENS: seq_len,
             Extent.ATTENTION_HEADS: model.heads,
@@ -99,7 +100,8 @@ class RankWork:
             Extent.VOCABULARY_ROWS: model.vocab,
         }
         extents = {e: _divide(n, base, divides, e) for e, base in whole.items()}
-        for name in (Extent.SEQUENCES, Extent.TOKENS, Extent.RESIDUAL_TOKENS):
+        for name in (Extent.SEQUENCES, Extent.TOKENS, Extent.RESIDUAL_TOKENS,
+                     Extent.MESSAGE_TOKENS):  # fmt: skip
             extents[name] = extents[name] * micro_batch_size
         copies = {e: tuple(d for d in divides if d.extent is e) for e in COPIES}
         calls = tuple(s for s in shards if isinstance(s, AttentionCalls))
@@ -133,6 +135,11 @@ class RankWork:
                     return rows * columns
         raise KeyError(names)
 
+    def vectors(self) -> Ints:
+        """(N,) elements in the norms (whole) and biases (divided as the rows they add to) of a block."""
+        whole = np.full(len(self), self.model.block_norms, dtype=np.int64)
+        return sum((self._width(m.rows_extent) for m in self.model.biases()), start=whole)
+
     def _unit_matrices(self, unit: str) -> tuple[list[tuple[Ints, Ints]], Ints]:
         """((rows, columns), elements of vectors) of one unit."""
         model, n = self.model, len(self)
@@ -141,7 +148,7 @@ class RankWork:
         width = model.embedding_width or model.hidden
         if unit == "block":
             pairs = [(rows, columns) for _, rows, columns in self.matrices()]
-            return pairs, one * model.block_vectors
+            return pairs, self.vectors()
         if unit == "embedding":
             rest = model.embedding_parameters - model.vocab * width
             return [(vocabulary, one * width)], one * rest
@@ -183,9 +190,9 @@ class RankWork:
         padded = sum((ceil_div(r, divide.by) * c for r, c in pairs), start=vectors * 0)
         if unit == "block":
             hidden = self.model.hidden
-            norms, rest = divmod(self.model.block_vectors, hidden)
+            norms = vectors // hidden
             padded = padded + norms * ceil_div(np.full(len(self), hidden), divide.by)
-            padded = padded + ceil_div(np.full(len(self), rest), divide.by)
+            padded = padded + ceil_div(vectors - norms * hidden, divide.by)
         else:
             padded = padded + ceil_div(vectors, divide.by)
         if unit == "head" and self.model.tied_embeddings:
@@ -242,6 +249,7 @@ class RankWork:
 
 ELEMENTS: dict[str, Callable[[RankWork], Ints]] = {
     "residual_hidden": lambda w: w.extent(Extent.RESIDUAL_TOKENS) * w.model.hidden,
+    "message_hidden": lambda w: w.extent(Extent.MESSAGE_TOKENS) * w.model.hidden,
     "hidden": lambda w: w.extent(Extent.TOKENS) * w.model.hidden,
     "query": lambda w: (
         w.extent(Extent.TOKENS) * w.extent(Extent.ATTENTION_HEADS) * w.model.head_dim
@@ -254,15 +262,23 @@ ELEMENTS: dict[str, Callable[[RankWork], Ints]] = {
     "ffn_gate": lambda w: (
         w.extent(Extent.TOKENS) * w.extent(Extent.FFN_WIDTH) * (1 if w.model.gated_mlp else 0)
     ),
+    "normed_query": lambda w: w.elements("query") * (w.model.qk_norm != "none"),
+    "normed_key": lambda w: w.elements("key_value") * (w.model.qk_norm != "none"),
     "attention_rows": lambda w: w.extent(Extent.TOKENS) * w.extent(Extent.ATTENTION_HEADS),
+    "attention_scores": lambda w: (
+        w.extent(Extent.TOKENS) * w.extent(Extent.ATTENTION_HEADS) * w.seq_len
+    ),
+    "dropped_scores": lambda w: w.elements("attention_scores") * (w.model.attention_dropout > 0),
+    "dropped_hidden": lambda w: w.elements("residual_hidden") * (w.model.hidden_dropout > 0),
     "residual_rows": lambda w: w.extent(Extent.RESIDUAL_TOKENS),
     "logits": lambda w: w.extent(Extent.TOKENS) * w.extent(Extent.VOCABULARY_ROWS),
+    "whole_logits": lambda w: w.extent(Extent.TOKENS) * w.model.vocab,
     "head_positions": lambda w: w.extent(Extent.TOKENS) * w.model.head_dim,
     "whole_positions": lambda w: np.full(len(w), w.seq_len * w.model.head_dim, dtype=np.int64),
     "whole_tokens": lambda w: w.extent(Extent.SEQUENCES) * w.seq_len,
     "up_matrix": lambda w: w.matrix("up"),
     "out_matrix": lambda w: w.matrix("output"),
-    "norm_vectors": lambda w: np.full(len(w), w.model.block_vectors, dtype=np.int64),
+    "norm_vectors": lambda w: w.vectors(),
     "block_parameters": lambda w: w.parameters("block"),
     "embedding_parameters": lambda w: w.parameters("embedding"),
     "head_parameters": lambda w: w.parameters("head"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from autopar_core.domain.bands import Band, Bands
 from autopar_core.domain.cost import (
     MemoryCost,
     MemoryPart,
@@ -105,7 +106,9 @@ def dimensions_of(extra: tuple[str, ...] = ()) -> tuple[Dimension, ...]:
 
 
 def job_of(limit: int = LIMIT, **space: Any) -> Job:
+    band = Band(median=0.03, p90=0.1, rows=20, remaining=0.02)
     return Job(
+        bands=Bands(time=band, memory=band, reserved=band),
         model=ModelConfig(
             name="llama-3-70b",
             num_layers=80,
@@ -184,6 +187,8 @@ def _memory(total: int, stages: int, names: list[tuple[str, str]], reserve: int)
     return MemoryCost(
         total_bytes=total,
         allocated_bytes=total - reserve,
+        low_bytes=int(0.97 * total),
+        high_bytes=int(1.03 * total),
         reserved_bytes=int(1.08 * total),
         limit_bytes=LIMIT,
         worst_rank=0,
@@ -405,6 +410,7 @@ def make_result(
         ),
         memory_bytes=memory,
         allocated_bytes=np.where(memory < 0, -1, memory - 2 * GIB),
+        memory_verdict=np.where(memory < 0, -1, np.where(memory > LIMIT, 2, memory % 2)),
         seconds=seconds,
         exact=exact,
         sentences=(

@@ -53,9 +53,12 @@ def any_term(draw: random.Random, name: str) -> MemoryTerm | None:
         return None
 
 
-def any_layout(draw: random.Random, stages: int) -> Layout:
-    """0 to 4 layers per stage, some of them recomputed."""
+def any_layout(draw: random.Random, stages: int, ranks: int) -> Layout:
+    """0 to 4 layers per stage (more where every k-th recomputes), some of them recomputed."""
     layers = [draw.randint(0 if stages > 1 else 1, 4) for _ in range(stages)]
+    if draw.random() < 0.3:
+        more = np.array([[3 * n for n in layers]])
+        return Layout.alternating(more, draw.choice([2, 3, 4]), ranks)
     some, most = draw.choice([(0, 0), (0, 1), (1, 0), (1, 1)])
     full = [draw.randint(0, n) * most for n in layers]
     selective = [draw.randint(0, n - m) * some for n, m in zip(layers, full, strict=True)]
@@ -72,13 +75,14 @@ def test_tables_find_the_peak_of_any_terms(seed: int) -> None:
         schedule = draw.choice(["1f1b", "gpipe", "interleaved"]) if ranks > 1 else "none"
         chunks = 2 if schedule == "interleaved" else 1
         key = COMPOSER.moment_key(ScheduleKey(schedule, ranks, chunks, ranks * draw.randint(1, 3)))
-        layout = any_layout(draw, key.stages)
+        layout = any_layout(draw, key.stages, ranks)
         table = MemoryTable.build(terms, 1)
         moments = COMPOSER.moments(key)
         chosen = Situation.of(key, moments, table.whens, table.forward_end)
         peaks = rank_peaks(table, chosen, layout)[0]
         # no moment left out, no table: every term counted at every instant
-        every = Situation.of(key, moments, frozenset(WHENS), forward_end=True)
+        whens = frozenset(WHENS) - {"step"} | table.whens
+        every = Situation.of(key, moments, whens, forward_end=True)
         counted = RankExplainer(terms, every, layout)
         for rank in range(ranks):
             at = np.nonzero(every.rank == rank)[0].tolist()

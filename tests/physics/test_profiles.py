@@ -84,7 +84,7 @@ def test_every_measured_framework_has_a_profile(rows: ModuleType) -> None:
     assert found == {
         "deepspeed-zero3", "libai", "llm-foundry", "maxtext", "megascale", "megatron",
         "megatron-2021", "megatron-bridge", "megatron-kwai", "meta-internal", "nemo", "scaletorch",
-        "torchtitan", "torchtitan-compile",
+        "torchtitan", "torchtitan-compile", "torchtitan-compile-blocks",
     }  # fmt: skip
     assert found <= set(NAMES)
     # measured in sweeps that are not among these rows

@@ -21,6 +21,7 @@ from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.terms import MODES, Extent
 from autopar_core.plugins import PluginManager
 from autopar_core.search.contexts import Contexts
+from autopar_core.search.detail import Describer
 from autopar_core.search.evaluate import Estimator
 from autopar_core.search.terms import Terms, collect
 
@@ -33,12 +34,16 @@ COPIES = {
     Extent.OPTIMIZER_COPIES: "optimizer",
 }
 QUICK = settings(derandomize=True, max_examples=25, deadline=None)
+FEW = settings(derandomize=True, max_examples=10, deadline=None)
 Strategy = Mapping[str, Any]
 
 
 @cache
 def contexts(
-    framework: str = "generic", seq_len: int = 8192, faster: tuple[str, float] = ("", 1.0)
+    framework: str = "generic",
+    seq_len: int = 8192,
+    faster: tuple[str, float] = ("", 1.0),
+    recompute: str = "none",
 ) -> Contexts:
     """A 16-layer model on 64 devices, eight per node; one kind of link may be faster."""
     link, factor = faster
@@ -53,7 +58,7 @@ def contexts(
         "cluster": {"system": "h100-sxm-80gb", "devices": 64, **links},
         "framework": {"name": framework},
         # nothing may be traded for something else
-        "search": {"layer_recompute": "none", "stage_partition": "even"},
+        "search": {"layer_recompute": recompute, "stage_partition": "even"},
     }  # fmt: skip
     job = load_job(None, tables, Overrides(), PLUGINS)
     return Contexts.build(job, PLUGINS)
@@ -137,6 +142,65 @@ def test_larger_shard_groups_never_need_more_state(values: Strategy, framework: 
     assert held == sorted(held, reverse=True)
 
 
+STATES = ("parameters (", "gradients (", "optimizer states (")
+
+
+def state_bytes(made: Contexts, values: Strategy) -> int:
+    """Bytes of parameters, gradients and optimizer states at the peak of the fullest rank."""
+    detail = Describer(Estimator(made)).describe(batch(made, values), 0, 1, (), "")
+    (stage,) = (s for s in detail.memory.stages if s.rank == detail.memory.worst_rank)
+    return sum(part.bytes for part in stage.parts if part.name.startswith(STATES))
+
+
+@FEW
+@given(values=strategies(), framework=st.sampled_from(["megatron", "generic", "nanotron"]))
+def test_more_sharding_never_shows_more_state(values: Strategy, framework: str) -> None:
+    # frameworks whose states live through the whole step, so that no other instant hides some of them
+    made = contexts(framework)
+    whole = state_bytes(made, {**values, "zero_stage": 0, "shard_degree": 1})
+    sharded = {**values, "zero_stage": 1, "shard_degree": values["dp_degree"]}
+    assert state_bytes(made, sharded) <= whole
+
+
+@FEW
+@given(
+    values=strategies(), framework=st.sampled_from(FRAMEWORKS),
+    recompute=st.sampled_from(["none", "full"]),
+)  # fmt: skip
+def test_parts_sum_and_the_largest_stage_is_the_cost(
+    values: Strategy, framework: str, recompute: str
+) -> None:
+    made = contexts(framework, recompute=recompute)
+    one = batch(made, values)
+    memory = Describer(Estimator(made)).describe(one, 0, 1, (), "").memory
+    assert [stage.rank for stage in memory.stages] == list(range(values["pp_degree"]))
+    for stage in memory.stages:
+        assert stage.allocated_bytes == sum(part.bytes for part in stage.parts)
+    largest = max(stage.allocated_bytes for stage in memory.stages)
+    assert memory.allocated_bytes == largest
+    estimates = Estimator(made).rows(one, exact=False)
+    assert int(estimates.allocated[0]) == largest
+    assert memory.total_bytes == largest + sum(part.bytes for part in memory.reserves)
+    assert int(estimates.memory[0]) == memory.total_bytes
+
+
+@FEW
+@given(values=strategies(), framework=st.sampled_from(FRAMEWORKS))
+def test_recompute_never_needs_more_in_flight(values: Strategy, framework: str) -> None:
+    # what other micro-batches hold while one works; the block at work holds everything again
+    held = []
+    for recompute in ("none", "full"):
+        made = contexts(framework, recompute=recompute)
+        memory = Describer(Estimator(made)).describe(batch(made, values), 0, 1, (), "").memory
+        held.append([
+            sum(part.bytes for part in stage.parts
+                if part.source == "framework profile: saved tensors")
+            for stage in memory.stages
+        ])  # fmt: skip
+    if values["pp_degree"] > 1:
+        assert all(full <= none for none, full in zip(*held, strict=True))
+
+
 @QUICK
 @given(values=strategies(), framework=st.sampled_from(FRAMEWORKS))
 def test_longer_sequences_never_shrink_activations(values: Strategy, framework: str) -> None:
@@ -156,12 +220,55 @@ def test_longer_sequences_never_shrink_activations(values: Strategy, framework: 
 def test_recompute_never_saves_time_nor_keeps_more(framework: str, values: Strategy) -> None:
     made = contexts(framework)
     terms = asked(made, values)
-    none, selective, full = (MODES.index(mode) for mode in ("none", "selective", "full"))
-    backward = TimeTable.build(terms.time, 1).backward[0]
-    assert backward[none] <= backward[selective] <= backward[full]
-    saved = MemoryTable.build(terms.memory, 1).saved[0]
-    assert saved[full] <= saved[selective] <= saved[none]
-    assert saved[full] > 0
+    has = made.job.framework.core.recompute_modes
+    order = [MODES.index(mode) for mode in MODES if mode == "none" or mode in has]
+    backward = TimeTable.build(terms.time, 1).backward[0][order].tolist()
+    assert backward == sorted(backward)
+    saved = MemoryTable.build(terms.memory, 1).saved[0][order].tolist()
+    assert saved == sorted(saved, reverse=True)
+    assert saved[-1] > 0
+
+
+@QUICK
+@given(values=strategies(), framework=st.sampled_from(FRAMEWORKS))
+def test_a_longer_sequence_never_takes_less_time(values: Strategy, framework: str) -> None:
+    steps = [step_seconds(contexts(framework, length), values) for length in (4096, 8192, 16384)]
+    assert steps[0] <= steps[1] * (1 + 1e-12)
+    assert steps[1] <= steps[2] * (1 + 1e-12)
+
+
+@QUICK
+@given(values=strategies(), framework=st.sampled_from(FRAMEWORKS))
+def test_more_micro_batches_never_take_less_time(values: Strategy, framework: str) -> None:
+    # whole rounds more, so that interleaving stays legal
+    made = contexts(framework)
+    more = {**values, "micro_batch_num": 2 * values["micro_batch_num"]}
+    assert step_seconds(made, values) <= step_seconds(made, more) * (1 + 1e-12)
+
+
+@QUICK
+@given(values=strategies(), framework=st.sampled_from(FRAMEWORKS))
+def test_more_replicas_at_the_same_work_are_never_faster(values: Strategy, framework: str) -> None:
+    # a replica does the same micro-batches; only its reductions meet more ranks. States that are
+    # sharded get smaller with more ranks (a shorter optimizer step), so nothing is sharded here.
+    fewer = {**values, "zero_stage": 0, "shard_degree": 1}
+    if fewer["dp_degree"] < 16:
+        return
+    one = {**fewer, "dp_degree": fewer["dp_degree"] // 8}
+    made = contexts(framework)
+    assert step_seconds(made, one) <= step_seconds(made, fewer) * (1 + 1e-12)
+
+
+@QUICK
+@given(values=strategies(), framework=st.sampled_from(FRAMEWORKS))
+def test_parts_sum_to_the_step(values: Strategy, framework: str) -> None:
+    made = contexts(framework)
+    seconds = step_seconds(made, values)
+    detail = Describer(Estimator(made)).describe(batch(made, values), 0, 0, (), "")
+    parts = detail.performance.parts
+    assert detail.performance.seconds == pytest.approx(seconds, rel=1e-12)
+    assert sum(part.seconds for part in parts) == pytest.approx(seconds, rel=1e-9)
+    assert all(part.seconds >= -1e-9 * seconds for part in parts)
 
 
 @QUICK

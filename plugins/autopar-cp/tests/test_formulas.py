@@ -180,3 +180,19 @@ def test_gathered_memory() -> None:
     assert term.bytes[0] == 67_108_864
     assert term.live == {"attention"}
     assert np.issubdtype(term.bytes.dtype, np.integer)
+
+
+def test_host_cost_of_a_ring() -> None:
+    # 1 ms for a split layer, 0.5 ms for each of the three further steps of a ring of 4
+    section = {"host": {"forward_seconds": 1e-3}, "host_ring": {"forward_seconds": 5e-4}}
+    changes = {"framework": {"override": {"cp": section}}}
+
+    def host(values: dict[str, Any]) -> float:
+        found = terms({"dp_degree": 8 // values["cp_degree"], **values}, changes)
+        return sum(
+            float(t.seconds[0]) for t in found.time if t.owner == "cp" and t.resource == "host"
+        )
+
+    assert host({"cp_degree": 4, "cp_comm_type": "p2p"}) == pytest.approx(2.5e-3)
+    assert host({"cp_degree": 4, "cp_comm_type": "a2a"}) == pytest.approx(1e-3)
+    assert host({"cp_degree": 1}) == 0

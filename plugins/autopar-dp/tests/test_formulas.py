@@ -216,9 +216,11 @@ def test_sharded_parameters_are_gathered_per_layer() -> None:
     assert windows == {("block", 0.1)}
     # the last layer's reduction has nothing left to hide behind
     assert seconds(found, "last reduction") == pytest.approx(560.57408e-6, rel=1e-12)
-    # embedding and head: two collectives of 2 B x 32 768 x 1 024 (the head has a norm, too)
-    ends = seconds(found, "embedding gather and reduction")
-    assert ends == pytest.approx(2 * (587.20256e-6 + 10e-6), rel=1e-12)
+    # the embedding once with every micro-batch: 2 B x 32 768 x 1 024 x 7/8 at 100 GB/s + 10 us
+    where = {"segment": "embedding", "phase": "forward"}
+    first = seconds(found, "embedding parameter gather", **where)
+    assert first == pytest.approx(587.20256e-6 + 10e-6, rel=1e-12)
+    assert seconds(found, "embedding parameter gather", phase="backward") == 0
     # nothing of the step's collectives besides
     assert seconds(found, "parameter gather", segment="step") == 0
     assert seconds(found, "gradient reduction", segment="step") == 0
@@ -235,10 +237,11 @@ def test_sharded_gradients_are_reduced_with_every_backward() -> None:
     assert first == pytest.approx(table, rel=1e-12)
     last = seconds(found, "head gradient reduction", segment="head", phase="backward")
     assert last == pytest.approx(table + 35.84e-9, rel=1e-12)
-    # with ZeRO-3 the collectives of the ends are told together, with ZeRO-1 once per step
-    for stage in (1, 3):
-        found = terms({"dp_degree": 8, "zero_stage": stage})
-        assert seconds(found, "head gradient reduction") == 0
+    # ZeRO-3 reduces as much, ZeRO-1 once per step
+    found = terms({"dp_degree": 8, "zero_stage": 3})
+    assert seconds(found, "head gradient reduction") == pytest.approx(last, rel=1e-12)
+    found = terms({"dp_degree": 8, "zero_stage": 1})
+    assert seconds(found, "head gradient reduction") == 0
 
 
 def test_gradients_are_whole_until_they_are_reduced() -> None:
@@ -260,13 +263,64 @@ def test_gradients_are_whole_until_they_are_reduced() -> None:
 
 def test_hybrid_reduces_over_replicas() -> None:
     # dp 8 = 2 replicas x 4 shards on one node. Per layer the shard group of 4 reduces:
-    # 4 B x 15 730 688 x 3/4 / 100 GB/s + 10 us. Once per step a shard of 4 B x 3 932 672 is
-    # all-reduced over 2 replicas: two passes of 1/2 at 100 GB/s.
+    # 4 B x 15 730 688 x 3/4 / 100 GB/s + 10 us. With every backward a shard of 4 B x 3 932 672 is
+    # all-reduced over 2 replicas: two passes of 1/2 at 100 GB/s, 10 us each.
     found = terms({"dp_degree": 8, "zero_stage": 3, "shard_degree": 4, "replicate_degree": 2})
     reduced = seconds(found, "gradient reduction", segment="block", phase="backward")
     assert reduced == pytest.approx(471.92064e-6 + 10e-6, rel=1e-12)
+    over = seconds(found, "gradient all-reduce over replicas", segment="block", phase="backward")
+    assert over == pytest.approx(157.30688e-6 + 20e-6, rel=1e-12)
+    assert seconds(found, "gradient all-reduce over replicas", segment="step") == 0
+    # a sharded optimizer does it once per step
+    found = terms({"dp_degree": 8, "zero_stage": 1, "shard_degree": 4, "replicate_degree": 2})
+    assert seconds(found, "gradient all-reduce over replicas", segment="block") == 0
     over = seconds(found, "gradient all-reduce over replicas", segment="step", scale="layer")
     assert over == pytest.approx(157.30688e-6, rel=1e-12)
+
+
+def test_stages_whose_reductions_run_afterwards() -> None:
+    late = {"framework": {"override": {"dp": {"exposed_stages": [1]}}}}
+    for stage, share in ((0, 0.9), (1, 0.0)):
+        found = terms({"dp_degree": 8, "zero_stage": stage}, late)
+        windows = [t.window for t in found.time if t.owner == "dp" and t.segment == "step"]
+        assert {float(w.share[0]) for w in windows if w is not None} == {share}
+
+
+def test_buckets_pay_a_hop_per_further_rank() -> None:
+    # 16 ranks on two nodes; two buckets of 31 461 376 B in a block's 4 B x 15 730 688, one pass,
+    # 15 hops of 2 us: 60 us more.
+    hops = {"cluster": {"devices": 16, "override": {"links": {"inter": {"hop_seconds": 2e-6}}}}}
+    bucket = {"framework": {"override": {"dp": {"bucket_bytes": 31_461_376}}}}
+    where = {"segment": "step", "scale": "layer"}
+    values = {"dp_degree": 16, "zero_stage": 1, "micro_batch_num": 4}
+    plain = seconds(terms(values, hops), "gradient reduction", **where)
+    cut = seconds(terms(values, deep_merge(hops, bucket)), "gradient reduction", **where)
+    assert cut - plain == pytest.approx(60e-6, rel=1e-9)
+
+
+def test_slow_gathers_across_nodes() -> None:
+    # half the rate across nodes doubles what the bytes cost, not the 50 us; inside nothing changes
+    half = {"framework": {"override": {"dp": {"gather_efficiency": 0.5}}}}
+    across = {"cluster": {"devices": 16}}
+    values = {"dp_degree": 16, "zero_stage": 3, "micro_batch_num": 4}
+    where = {"segment": "block", "phase": "forward"}
+    plain = seconds(terms(values, across), "parameter gather", **where)
+    slow = seconds(terms(values, deep_merge(across, half)), "parameter gather", **where)
+    assert slow - 50e-6 == pytest.approx(2 * (plain - 50e-6), rel=1e-12)
+    inside = {"dp_degree": 8, "zero_stage": 3}
+    same = [seconds(terms(inside, c), "parameter gather", **where) for c in ({}, half)]
+    assert same[0] == same[1]
+
+
+def test_host_cost_of_a_sharded_pass() -> None:
+    # 1 + 2 ms per pass over a layer: with every micro-batch of 16, or once in a torch pipeline
+    cost = {"dp": {"host_sharded": {"forward_seconds": 1e-3, "backward_seconds": 2e-3}}}
+    titan = {"framework": {"name": "torchtitan", "override": cost}}
+    values = {"dp_degree": 4, "zero_stage": 3, "micro_batch_num": 16}
+    found = terms(values, deep_merge(titan, {"cluster": {"devices": 4}}))
+    assert seconds(found, "host launches") == pytest.approx(3e-3, rel=1e-12)
+    found = terms({**values, "pp_degree": 2, "schedule": "1f1b"}, titan)
+    assert seconds(found, "host launches") == pytest.approx(3e-3 / 16, rel=1e-12)
 
 
 def test_sharding_is_deferred_in_torch_pipelines() -> None:

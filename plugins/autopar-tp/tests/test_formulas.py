@@ -82,6 +82,19 @@ def test_fraction_overlap() -> None:
     assert found["recompute_full"] == pytest.approx({"exposed": 1.6, "hidden": 2.4})
 
 
+def test_gathers_of_casts() -> None:
+    # a gather of 1-byte casts takes 0.6 of the 2-byte one here. Forward two gathers and two
+    # reduce-scatters: 3.2 instead of 4; backward as many and two re-gathers: 4.4 instead of 6.
+    made = layer_terms(ONE, YES, TpProfile(overlap="none"), 0.6 * ONE)
+    found = {phase: float(seconds[0] / ONE[0]) for _, phase, seconds, _ in made}
+    assert found["forward"] == pytest.approx(3.2)
+    assert found["backward"] == pytest.approx(4.4)
+    assert found["recompute_full"] == pytest.approx(3.2)
+    # all-reduces without sequence parallelism stay in 16 bits
+    made = layer_terms(ONE, NO, TpProfile(overlap="none"), 0.6 * ONE)
+    assert {float(seconds[0] / ONE[0]) for _, _, seconds, _ in made} == {4.0}
+
+
 def test_selective_recompute_repeats_some_gathers() -> None:
     found = totals(TpProfile(overlap="none", selective_gathers=1), YES)
     assert found["recompute_selective"] == {"exposed": 1}
@@ -173,3 +186,41 @@ def test_vocabulary_rows(multiple: int, rows: int) -> None:
     changes = {"model": {"vocab": 32770}, **overlap(vocabulary_multiple=multiple)}
     work = terms({"tp_degree": 4, "dp_degree": 2}, changes).work
     assert work.extent(Extent.VOCABULARY_ROWS)[0] == rows
+
+
+def test_scattered_messages_between_stages() -> None:
+    # Narayanan et al.: without sequence parallelism each of 4 ranks sends a quarter of 2 B x 4096 x
+    # 1024 and gathers the others' on arrival; with it a rank has no more than its share anyway.
+    values = {"tp_degree": 4, "dp_degree": 1, "pp_degree": 2, "schedule": "1f1b"}
+    whole = terms(values, {})
+    shared = terms(values, overlap(scatter_gather_messages=True))
+    assert whole.work.elements("message_hidden")[0] == 4096 * 1024
+    assert shared.work.elements("message_hidden")[0] == 4096 * 1024 // 4
+    hops = [t for t in shared.time if t.owner == "tp" and t.segment == "hop"]
+    assert {t.phase for t in hops} == {"forward", "backward"}
+    assert all(t.seconds[0] == pytest.approx(72.91456e-6, rel=1e-12) for t in hops)
+    sequence = terms({**values, "sequence_parallel": True}, overlap(scatter_gather_messages=True))
+    assert sequence.work.elements("message_hidden")[0] == 4096 * 1024 // 4
+    assert all(t.seconds[0] == 0 for t in sequence.time if t.owner == "tp" and t.segment == "hop")
+
+
+def test_host_cost_of_a_split_layer() -> None:
+    # 1 + 2 ms where the degree is above one; in a pipeline over two nodes 4 x (0.1 + 0.2) ms more
+    section = {
+        "host": {"forward_seconds": 1e-3, "backward_seconds": 2e-3},
+        "host_pipelined": {"forward_seconds": 1e-4, "backward_seconds": 2e-4},
+    }
+
+    def host(values: dict[str, Any], devices: int) -> float:
+        changes = deep_merge(overlap(**section), {"cluster": {"devices": devices}})
+        return sum(
+            float(t.seconds[0])
+            for t in terms(values, changes).time
+            if t.owner == "tp" and t.resource == "host"
+        )
+
+    stages = {"pp_degree": 2, "schedule": "1f1b"}
+    assert host({"tp_degree": 1, "dp_degree": 8}, 8) == 0
+    assert host({"tp_degree": 4, "dp_degree": 2}, 8) == pytest.approx(3e-3)
+    assert host({"tp_degree": 4, "dp_degree": 1, **stages}, 8) == pytest.approx(3e-3)
+    assert host({"tp_degree": 4, "dp_degree": 2, **stages}, 16) == pytest.approx(4.2e-3)

@@ -93,6 +93,7 @@ def autopar_shard(batch: StrategyBatch, ctx: Context) -> list[Shard]:
     return [
         Divide(Extent.TOKENS, cp),
         Divide(Extent.RESIDUAL_TOKENS, cp),
+        Divide(Extent.MESSAGE_TOKENS, cp),
         Divide(Extent.QUERY_TOKENS, cp),
         *exchange.attention_calls(batch, ctx.profile),
     ]
@@ -112,7 +113,8 @@ def autopar_memory(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[M
         MemoryTerm(
             name="gathered keys and values", bytes=np.rint(gathered * rows).astype(np.int64),
             live=frozenset({ATTENTION}),
-            formula=f"{profile.gathered_key_value_bytes:g} B x key_value x cp",
+            formula=f"{profile.gathered_key_value_bytes:g} B x key_value x ranks",
+            inputs={"key_value": work.elements("key_value"), "ranks": batch["cp_degree"]},
             source="measured on H200 (torch context parallel)",
         )
     )  # fmt: skip
@@ -135,4 +137,5 @@ def autopar_performance(batch: StrategyBatch, work: RankWork, ctx: Context) -> l
         *exchange.gather_terms(batch, work, group, ctx),
         *exchange.all_to_all_terms(batch, work, group, ctx),
         *exchange.merge_terms(batch, work, ctx),
+        *exchange.launch_terms(batch, ctx),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import field, frozen, validators
 
-from autopar_core.api import TransientTensor
+from autopar_core.api import LayerHost, TransientTensor
 
 
 COMM_TYPES = ("p2p", "all_gather", "a2a")
@@ -46,6 +46,8 @@ class CpProfile:
         gathered_as_ring: Gathered keys are still used in steps, one attention call per rank's share
             (torch's all-gather rotation).
         merge: Traffic of merging ring steps.
+        host: What a split layer costs the host more than a whole one.
+        host_ring: The same for every further step of a ring.
         memory: Tensors where the degree is above one, whatever the way.
         memory_by_type: Further tensors by way.
         gathered_key_value_bytes: Bytes per key/value element and rank of the group that exist
@@ -57,6 +59,8 @@ class CpProfile:
     balanced: bool = True
     gathered_as_ring: bool = False
     merge: MergeCost = MergeCost()
+    host: LayerHost = field(factory=LayerHost)
+    host_ring: LayerHost = field(factory=LayerHost)
     memory: tuple[TransientTensor, ...] = ()
     memory_by_type: dict[str, tuple[TransientTensor, ...]] = field(factory=dict)
     gathered_key_value_bytes: float = 4.0

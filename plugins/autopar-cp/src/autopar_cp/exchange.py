@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from autopar_core.api import (
+    RING,
+    SEND,
     AttentionCall,
     AttentionCalls,
     Bools,
@@ -17,8 +23,11 @@ from autopar_core.api import (
     TimeTerm,
     Window,
     all_to_all_seconds,
+    host_terms,
     moved_seconds,
+    ring_inputs,
     ring_seconds,
+    send_inputs,
     send_seconds,
 )
 from autopar_cp.config import CpConfig, CpProfile
@@ -67,6 +76,12 @@ def attention_calls(batch: StrategyBatch, profile: CpProfile) -> list[AttentionC
     return [ring, gathered, heads]
 
 
+def _inputs(
+    hops: Ints, law: Callable[..., Mapping[str, Any]], ctx: Context, nbytes: Ints, group: Group
+) -> dict[str, Any]:
+    return {"hops": hops, **law(ctx.system.links, nbytes, group)}
+
+
 def ring_terms(batch: StrategyBatch, work: RankWork, group: Group, ctx: Context) -> list[TimeTerm]:
     """Hops of keys and values behind the attention steps; backward also carries their gradients."""
     cp, rows = batch["cp_degree"], uses(batch, "p2p")
@@ -76,10 +91,11 @@ def ring_terms(batch: StrategyBatch, work: RankWork, group: Group, ctx: Context)
     terms = []
     for phase, blocks in (("forward", 1), ("backward", 2), ("recompute_full", 1)):
         hop = send_seconds(ctx.system.links, blocks * keys_values, group)
+        inputs = partial(_inputs, cp - 1, send_inputs, ctx, blocks * keys_values, group)
         terms.append(
             TimeTerm(name="ring exchange", seconds=(cp - 1) * hop * rows, resource="link",
-                     phase=phase, window=window,
-                     formula=f"(cp-1) x (latency + {blocks} x 4 B x key_value / bandwidth)",
+                     phase=phase, window=window, inputs=inputs,
+                     formula=f"hops x ({SEND}); bytes = {blocks} x 4 B x key_value",
                      source="ring attention; exposed beyond the attention step")
         )  # fmt: skip
     return terms
@@ -94,7 +110,8 @@ def gather_terms(
     one = ring_seconds(ctx.system.links, whole, group) * rows
     return [
         TimeTerm(name="key/value all-gather", seconds=times * one, resource="link", phase=phase,
-                 formula=f"{times} x (latency + 4 B x key_value x (cp-1) / bandwidth)",
+                 inputs=partial(ring_inputs, ctx.system.links, whole, group),
+                 formula=f"{times} x ({RING}); bytes = 4 B x key_value x ranks",
                  source="Megatron-LM and torch context parallel: not overlapped")
         for phase, times in (("forward", 1), ("backward", 2), ("recompute_full", 1))
     ]  # fmt: skip
@@ -109,7 +126,9 @@ def all_to_all_terms(
     seconds = all_to_all_seconds(ctx.system.links, local, group, calls=4) * rows
     return [
         TimeTerm(name="head all-to-all", seconds=seconds, resource="link", phase=phase,
-                 formula="4 latencies + 2 B x (2 query + 2 key_value) x (cp-1)/cp / bandwidth",
+                 inputs=partial(ring_inputs, ctx.system.links, local, group),
+                 formula="4 latency + bytes x (ranks-1)/ranks / bandwidth; "
+                 "bytes = 2 B x (2 query + 2 key_value)",
                  source="DeepSpeed-Ulysses; measured in SimuMax runs")
         for phase in ("forward", "backward", "recompute_full")
     ]  # fmt: skip
@@ -126,7 +145,20 @@ def merge_terms(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[Time
     rows = [("forward", forward), ("backward", backward), ("recompute_full", forward)]
     return [
         TimeTerm(name="merge of ring steps", seconds=steps * seconds, phase=phase,
-                 kind="elementwise", formula="(cp-1) x bytes of the partial results / bandwidth",
+                 kind="elementwise", inputs={"steps": steps, "query": work.elements("query"),
+                                             "key_value": keys},
+                 formula="steps x kernels reading and writing half of query "
+                 "(backward also key_value)",
                  source="bytes counted in the kernels, H200 runs")
         for phase, seconds in rows
     ]  # fmt: skip
+
+
+def launch_terms(batch: StrategyBatch, ctx: Context) -> list[TimeTerm]:
+    """What the host launches for a split layer, and for every further step of a ring."""
+    cp = batch["cp_degree"]
+    steps = (cp - 1) * ring_rows(batch, ctx.profile)
+    return [
+        *host_terms(ctx.profile.host, (cp > 1).astype(np.float64)),
+        *host_terms(ctx.profile.host_ring, steps.astype(np.float64)),
+    ]

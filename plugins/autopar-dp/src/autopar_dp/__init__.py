@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
 from autopar_core.api import (
     Broken,
@@ -19,6 +20,7 @@ from autopar_core.api import (
     Shard,
     StrategyBatch,
     TimeTerm,
+    TransientTensor,
     hookimpl,
     profile_terms,
 )
@@ -133,6 +135,19 @@ def autopar_shard(batch: StrategyBatch, ctx: Context) -> list[Shard]:
     return list(divides(batch, ctx))
 
 
+def gathered(tensors: Sequence[TransientTensor], ctx: Context) -> list[TransientTensor]:
+    """The tensors with the bytes that a precision recipe gathers block weights in."""
+    size = ctx.recipe.gathered_bytes
+    if size is None:
+        return list(tensors)
+    share = size / ctx.profile.parameter_bytes
+    return [
+        evolve(t, bytes={n: each * share if n == "block_parameters" else each
+                         for n, each in t.bytes.items()}) if t.gathered else t
+        for t in tensors
+    ]  # fmt: skip
+
+
 @hookimpl
 def autopar_memory(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[MemoryTerm]:
     """Gathered parameters, reduction buffers, communicator buffers."""
@@ -141,8 +156,11 @@ def autopar_memory(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[M
     pipelined = work.pipelined if profile.deferred_in_pipeline else np.zeros(len(batch), bool)
     single = groups.gathered & ~pipelined
     return [
-        *profile_terms(work, profile.memory_gathered, single),
-        *profile_terms(work, profile.memory_gathered_pipelined, groups.gathered & pipelined),
+        *profile_terms(work, profile.memory, batch["dp_degree"] > 1),
+        *profile_terms(work, gathered(profile.memory_gathered, ctx), single),
+        *profile_terms(
+            work, gathered(profile.memory_gathered_pipelined, ctx), groups.gathered & pipelined
+        ),
         *profile_terms(work, profile.memory_reduced, groups.stage == 2),
         *profile_terms(work, profile.memory_hybrid, single & groups.hybrid),
         MemoryTerm(

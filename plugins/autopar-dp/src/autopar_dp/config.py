@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 
-from autopar_core.api import TransientTensor
+from autopar_core.api import LayerHost, TransientTensor
 
 
 @frozen(kw_only=True)
@@ -28,12 +28,17 @@ class DpProfile:
         gradient_reduce_bytes: Bytes per element of a gradient reduction.
         overlap_gradients: Reductions run under the last micro-batch's backward.
         overlap_parameters: Gathers run under the first micro-batch's forward.
+        exposed_stages: Stages whose reductions and gathers run after the backward all the same.
+        bucket_bytes: Largest message of a reduction or gather once per step; 0 is one message.
         hidden_share: Part of that backward or forward that can hide them.
         buckets: Reductions per step; the last bucket is always exposed.
+        gather_efficiency: Share of a network ring's rate that gathers and reductions per layer reach.
         contention: Slow-down of compute by a concurrent gather, as a share of the overlapped time.
         gather_copy_bytes, reduce_copy_bytes: Device bytes per parameter of copying into and out of
             gather and reduction buffers.
         accumulate_bytes: Device bytes per parameter and micro-batch of adding unsharded gradients.
+        host_sharded: Host cost of gathering and reducing a layer, per pass over its parameters.
+        memory: Tensors that exist where the degree is above one.
         memory_gathered: Tensors of a sharded-parameter run (stage 3) with one stage.
         memory_gathered_pipelined: The same with several stages.
         memory_reduced: Tensors of a run that reduces gradients with every backward and keeps its
@@ -50,12 +55,17 @@ class DpProfile:
     gradient_reduce_bytes: float = 4.0
     overlap_gradients: bool = True
     overlap_parameters: bool = True
+    exposed_stages: tuple[int, ...] = ()
+    bucket_bytes: float = 0.0
     hidden_share: float = 0.9
     buckets: int = 8
+    gather_efficiency: float = 1.0
     contention: float = 0.1
     gather_copy_bytes: float = 0.0
     reduce_copy_bytes: float = 0.0
     accumulate_bytes: float = 0.0
+    host_sharded: LayerHost = field(factory=LayerHost)
+    memory: tuple[TransientTensor, ...] = ()
     memory_gathered: tuple[TransientTensor, ...] = ()
     memory_gathered_pipelined: tuple[TransientTensor, ...] = ()
     memory_reduced: tuple[TransientTensor, ...] = ()

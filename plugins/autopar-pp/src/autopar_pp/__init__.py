@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from autopar_core.api import (
     HEAD_BACKWARD,
     HEAD_REDUCE,
     LOSS,
+    RING,
+    SEND,
     Broken,
     Composer,
     Dimension,
@@ -29,6 +32,8 @@ from autopar_core.api import (
     all_reduce_seconds,
     hookimpl,
     profile_terms,
+    ring_inputs,
+    send_inputs,
     send_seconds,
 )
 from autopar_pp import rules
@@ -102,7 +107,9 @@ def autopar_memory(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[M
         edges = (("activations", "not_first"), ("gradients", "not_last"))
         terms += [
             MemoryTerm(name=f"receive buffers ({what})", bytes=buffers, scale="chunk", on=on,
-                       formula="micro-batches x 2 B x residual_hidden per edge",
+                       formula="2 B x residual_hidden x micro-batches, per edge",
+                       inputs={"residual_hidden": work.elements("residual_hidden"),
+                               "micro-batches": work.micro_batches},
                        source="torch.distributed.pipelining; exact in 33 H200 runs")
             for what, on in edges
         ]  # fmt: skip
@@ -142,10 +149,12 @@ def _kept_outputs(edge: Ints) -> list[MemoryTerm]:
 def autopar_performance(batch: StrategyBatch, work: RankWork, ctx: Context) -> list[TimeTerm]:
     """Messages between stages; all-reduce of a tied embedding's two copies."""
     group = ctx.group(batch, "pp")
-    seconds = send_seconds(ctx.system.links, work.tensor_bytes({"residual_hidden": 2}), group)
+    message = work.tensor_bytes({"message_hidden": 2})
+    seconds = send_seconds(ctx.system.links, message, group)
     terms = [
         TimeTerm(name="stage message", seconds=seconds, resource="link", segment="hop", phase=phase,
-                 formula="latency + 2 B x residual_hidden / bandwidth", source="point to point")
+                 formula=f"{SEND}; bytes = 2 B x message_hidden", source="point to point",
+                 inputs=partial(send_inputs, ctx.system.links, message, group))
         for phase in ("forward", "backward")
     ]  # fmt: skip
     if ctx.model.tied_embeddings:
@@ -154,7 +163,8 @@ def autopar_performance(batch: StrategyBatch, work: RankWork, ctx: Context) -> l
         both = all_reduce_seconds(ctx.system.links, nbytes, pair) * work.pipelined
         terms += [
             TimeTerm(name="tied embedding gradients", seconds=both, resource="link",
-                     segment="step", on=on, formula="all-reduce of 4 B x embedding parameters",
+                     segment="step", on=on, inputs=partial(ring_inputs, ctx.system.links, nbytes, pair),
+                     formula=f"2 x ({RING}); bytes = 4 B x embedding parameters",
                      source="Megatron-LM: first and last stage share the embedding")
             for on in ("first", "last")
         ]  # fmt: skip

@@ -78,12 +78,15 @@ def autopar_shard(batch: StrategyBatch, ctx: Context) -> list[Shard]:
     tp = batch["tp_degree"]
     # without padding each rank takes the rounded-up share, which is padding to a multiple of 1
     multiple = max(1, ctx.profile.vocabulary_multiple)
+    sequence = batch["sequence_parallel"] == 1
+    parts = sequence | ctx.profile.scatter_gather_messages
     return [
         Divide(Extent.ATTENTION_HEADS, tp),
         Divide(Extent.KV_HEADS, tp, Rounding.REPLICATED),
         Divide(Extent.FFN_WIDTH, tp),
         Divide(Extent.VOCABULARY_ROWS, tp, Rounding.PADDED, multiple),
-        Divide(Extent.RESIDUAL_TOKENS, np.where(batch["sequence_parallel"] == 1, tp, 1)),
+        Divide(Extent.RESIDUAL_TOKENS, np.where(sequence, tp, 1)),
+        Divide(Extent.MESSAGE_TOKENS, np.where(parts, tp, 1)),
     ]
 
 

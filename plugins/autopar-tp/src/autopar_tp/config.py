@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
 
-from autopar_core.api import TransientTensor
+from autopar_core.api import LayerHost, TransientTensor
 
 
 @frozen(kw_only=True)
@@ -26,7 +26,11 @@ class TpProfile:
             GEMMs) or ``fraction`` (pipelined with the adjacent GEMM: ``exposed`` of it shows).
         exposed: Measured share that stays exposed with ``fraction``.
         sequence_copy_bytes: Device bytes per element around each sequence collective.
+        scatter_gather_messages: Without sequence parallelism, ranks send a share of what passes between
+            stages each, and gather it on arrival.
         selective_gathers: Collectives of a forward that selective recompute repeats.
+        host: What a split layer costs the host more than a whole one.
+        host_pipelined: The same in a pipeline over several scale-up domains, times the degree.
         memory: Tensors that exist where the degree is above one.
         memory_sequence_parallel: Tensors that exist where sequence parallelism is on.
         communicator_bytes: Buffers of the communicators, outside the allocator.
@@ -39,7 +43,10 @@ class TpProfile:
     overlap: str = "none"
     exposed: float = 1.0
     sequence_copy_bytes: float = 0.0
+    scatter_gather_messages: bool = False
     selective_gathers: int = 0
+    host: LayerHost = field(factory=LayerHost)
+    host_pipelined: LayerHost = field(factory=LayerHost)
     memory: tuple[TransientTensor, ...] = ()
     memory_sequence_parallel: tuple[TransientTensor, ...] = ()
     communicator_bytes: int = 0

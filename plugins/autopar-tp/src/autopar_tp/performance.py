@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from autopar_core.api import (
+    RING,
     EvalContext,
     Extent,
     Floats,
@@ -14,7 +18,9 @@ from autopar_core.api import (
     TimeTerm,
     Window,
     all_reduce_seconds,
+    host_terms,
     moved_seconds,
+    ring_inputs,
     ring_seconds,
 )
 from autopar_tp.config import TpConfig, TpProfile
@@ -28,23 +34,29 @@ REGATHERS = 2
 _SOURCE = "Korthikanti et al. 2022, section 4; exposure measured on NeMo and Kwai runs"
 
 
-def gather_seconds(work: RankWork, group: Group, ctx: EvalContext[TpConfig, TpProfile]) -> Floats:
-    """(N,) seconds of one all-gather or reduce-scatter of the 2-byte hidden states of a micro-batch."""
-    return ring_seconds(ctx.system.links, 2 * work.elements("hidden"), group)
+def gather_seconds(
+    work: RankWork, group: Group, ctx: EvalContext[TpConfig, TpProfile], per_element: float = 2.0
+) -> Floats:
+    """(N,) seconds of one all-gather or reduce-scatter of the hidden states of a micro-batch."""
+    return ring_seconds(ctx.system.links, per_element * work.elements("hidden"), group)
 
 
 def layer_terms(
-    one: Floats, sequence_parallel: Floats, profile: TpProfile
+    one: Floats, sequence_parallel: Floats, profile: TpProfile, gather: Floats | None = None
 ) -> list[tuple[str, str, Floats, Window | None]]:
     """(name, phase, seconds, window) of the collectives of one layer.
 
     Args:
-        one: (N,) seconds of one collective.
+        one: (N,) seconds of one collective in 16 bits.
         sequence_parallel: (N,) 1 where the backward re-gathers.
         profile: How the framework overlaps them.
+        gather: (N,) seconds of one all-gather where a recipe gathers what it has cast already; the
+            reduce-scatters stay in 16 bits. None is as long as the others.
     """
-    forward = PER_PASS * one
-    again = REGATHERS * one * sequence_parallel
+    # half of a pass with sequence parallelism gathers (inputs forward, gradients backward)
+    fewer = 0.0 if gather is None else (one - gather) * sequence_parallel
+    forward = PER_PASS * one - PER_PASS // 2 * fewer
+    again = REGATHERS * (one - fewer) * sequence_parallel
     if profile.overlap == "fraction":
         shown, rest = profile.exposed * forward, (1 - profile.exposed) * forward
         hidden = Window(name="hidden")
@@ -58,7 +70,7 @@ def layer_terms(
         # dgrad and wgrad hide the re-gathers and the two reduce-scatters of their own inputs
         parts = [
             ("collectives", "forward", forward, None),
-            ("collectives", "backward", 2 * one, None),
+            ("collectives", "backward", 2 * (one - fewer), None),
             (
                 "collectives under GEMMs",
                 "backward",
@@ -87,13 +99,26 @@ def terms(
     split = (batch["tp_degree"] > 1).astype(np.float64)
     sp = batch["sequence_parallel"].astype(np.float64)
     one = gather_seconds(work, group, ctx) * split
-    formula = "passes x (latency + (2 B x hidden x (t-1)/t + half) / bandwidth)"
+    cast = gather_seconds(work, group, ctx, ctx.recipe.exchanged_bytes) * split
+    formula = f"passes x ({RING}); bytes = 2 B x hidden"
+    inputs = partial(_inputs, work, group, ctx, one)
     made = [
         TimeTerm(name=name, seconds=seconds, resource="link", phase=phase, window=window,
-                 formula=formula, source=_SOURCE)
-        for name, phase, seconds, window in layer_terms(one, sp, ctx.profile)
+                 formula=formula, source=_SOURCE, inputs=partial(inputs, seconds))
+        for name, phase, seconds, window in layer_terms(one, sp, ctx.profile, cast)
     ]  # fmt: skip
     made += _ends(work, group, one, sp, split, ctx)
+    if ctx.profile.scatter_gather_messages:
+        arrival = one * (1 - sp) * work.pipelined
+        made += [
+            TimeTerm(name="message gather", seconds=arrival, resource="link", segment="hop",
+                     phase=phase, formula=formula, source="Narayanan et al. 2021, section 4.1",
+                     inputs=partial(inputs, arrival))
+            for phase in ("forward", "backward")
+        ]  # fmt: skip
+    made += host_terms(ctx.profile.host, split)
+    if ctx.cluster.devices > group.domain:
+        made += host_terms(ctx.profile.host_pipelined, split * group.size * work.pipelined)
     copy = ctx.profile.sequence_copy_bytes
     if copy:
         seconds = PER_PASS * moved_seconds(ctx.system, copy * work.elements("hidden"), 2) * split
@@ -105,6 +130,15 @@ def terms(
                          source="torchtitan: chunk and concatenate around sequence collectives")
             )  # fmt: skip
     return made
+
+
+def _inputs(
+    work: RankWork, group: Group, ctx: EvalContext[TpConfig, TpProfile], one: Floats,
+    seconds: Floats,
+) -> dict[str, Any]:  # fmt: skip
+    """Inputs of so many passes of one collective in 16 bits; fewer where casts are gathered."""
+    passes = np.where(one > 0, seconds / np.where(one > 0, one, 1.0), 0.0)
+    return {"passes": passes, **ring_inputs(ctx.system.links, 2.0 * work.elements("hidden"), group)}
 
 
 def _ends(
@@ -121,6 +155,7 @@ def _ends(
         3 * all_reduce_seconds(ctx.system.links, 4 * work.extent(Extent.TOKENS), group) * split
     )
     gathered = one * sequence_parallel
+    inputs = partial(_inputs, work, group, ctx, one)
     rows = [
         ("embedding reduce", "embedding", "forward", 2 * one - gathered,
          "reduce-scatter, or an all-reduce of two passes"),
@@ -131,6 +166,7 @@ def _ends(
     ]  # fmt: skip
     return [
         TimeTerm(name=name, seconds=seconds, resource="link", segment=segment, phase=phase,
-                 formula=formula, source="Megatron-LM vocab-parallel embedding and cross entropy")
+                 formula=f"passes x ({RING}); {formula}", inputs=partial(inputs, seconds),
+                 source="Megatron-LM vocab-parallel embedding and cross entropy")
         for name, segment, phase, seconds, formula in rows
     ]  # fmt: skip
