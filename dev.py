@@ -3,6 +3,7 @@
 
     python3 dev.py run ARGS...     autopar ARGS (from your current folder)
     python3 dev.py test [ARGS...]  pytest ARGS (from the root of the checkout)
+    python3 dev.py accuracy        the accuracy page and the residuals, from tests/data
     python3 dev.py lint            ruff, mypy and import-linter
     python3 dev.py setup           only make or renew .venv
 
@@ -134,12 +135,14 @@ def main(arguments: Sequence[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  (the reader's Python may well be older)
         stop(f"autopar needs Python 3.11 or newer; this is {platform.python_version()}")
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    if command not in {"run", "test", "lint", "setup"}:
+    if command not in {"run", "test", "accuracy", "lint", "setup"}:
         print(__doc__, file=sys.stderr)
         return 2
     set_up()
     if command == "run":
         hand_over("-m", "autopar_core", *rest)
+    if command == "accuracy":
+        hand_over(str(ROOT / "tests" / "accuracy" / "make.py"), *rest)
     if command == "test":
         os.chdir(ROOT)
         hand_over("-m", "pytest", *rest)

@@ -16,7 +16,10 @@ from autopar_core.builtin.tables import PLANS, plan_texts, scalar_fields
 
 
 CHUNK = 100_000
-COST_COLUMNS = ("memory_cost", "performance_cost", "cost_kind", "feasible", "verdict")
+COST_COLUMNS = (
+    "memory_cost", "performance_cost", "cost_kind", "feasible", "verdict", "memory_verdict",
+)  # fmt: skip
+MEMORY_WORDS = ("fits", "tight", "over", "")  # the last one for -1
 BRANCH = "branch"
 NO_LEVEL = "judge"
 
@@ -115,6 +118,7 @@ def _costs(result: SearchResult, rows: Ints) -> Iterator[Iterable[str]]:
     yield _spelled(result.verdicts.feasible[rows].astype(np.int64), ("false", "true").__getitem__)
     codes = [quoted(code) for code in result.verdicts.codes]
     yield _spelled(result.verdicts.code[rows], codes.__getitem__)
+    yield _spelled(result.memory_verdict[rows], MEMORY_WORDS.__getitem__)
 
 
 def _spelled(column: Ints, spell: Any) -> list[str]:

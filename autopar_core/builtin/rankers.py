@@ -27,7 +27,7 @@ def ideal_seconds(ctx: EvalContext[Any, Any]) -> float:
     attention = model.num_layers * training.seq_len * model.query_width
     tokens = training.global_batch_size * training.seq_len
     peaks = ctx.system.peak_flops
-    peak = peaks.get(training.precision) or max(peaks.values())
+    peak = peaks.get(training.precision) or ctx.system.peak(ctx.recipe.format)
     return 6.0 * (weights + attention) * tokens / (ctx.cluster.devices * peak)
 
 

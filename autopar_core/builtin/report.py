@@ -118,6 +118,7 @@ def _strategy(
         "mfu": words.percent(cost.mfu),
         "tokens": words.count(cost.tokens_per_second_per_device),
         "memory": words.gib(memory.total_bytes),
+        "memory_band": f"{words.gib(memory.low_bytes)} – {words.gib(memory.high_bytes)}",
         "reserved": words.gib(memory.reserved_bytes),
         "limit": words.gib(memory.limit_bytes),
         "verdict": memory.verdict,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autopar_core.api import Detail, MemoryPart, TimePart
@@ -10,41 +10,43 @@ from autopar_core.builtin import words
 
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import RenderableType
 
 TIME_SCALE = "time scale"
 
 
-def terms(detail: Detail) -> Text:
+def terms(detail: Detail) -> list[RenderableType]:
     """All parts of the largest stage's memory, then all parts of the step time, largest first."""
-    from rich.text import Text
-
-    text = Text()
     memory, cost = detail.memory, detail.performance
     worst = [stage for stage in memory.stages if stage.rank == memory.worst_rank]
     parts = [*(part for stage in worst for part in stage.parts), *memory.reserves]
-    _section(
-        text, f"Every term of the memory (stage {memory.worst_rank}: {words.gib(memory.total_bytes)})",
-        (_memory(part) for part in sorted(parts, key=lambda p: (-p.bytes, p.name))),
-    )  # fmt: skip
-    _section(
-        text, f"Every term of the step time (stage {cost.rank}: {words.seconds(cost.seconds)})",
-        (_time(part) for part in sorted(cost.parts, key=_time_order)),
-    )  # fmt: skip
-    return text
+    return [
+        *_section(
+            f"Every term of the memory (stage {memory.worst_rank}: {words.gib(memory.total_bytes)})",
+            (_memory(part) for part in sorted(parts, key=lambda p: (-p.bytes, p.name))),
+        ),
+        *_section(
+            f"Every term of the step time (stage {cost.rank}: {words.seconds(cost.seconds)})",
+            (_time(part) for part in sorted(cost.parts, key=_time_order)),
+        ),
+    ]
 
 
 def _time_order(part: TimePart) -> tuple[float, str, str, str]:
     return (-(part.seconds + part.hidden_seconds), part.owner, part.name, part.phase)
 
 
-def _section(text: Text, title: str, blocks: Iterable[Sequence[str]]) -> None:
-    text.append(f"{title}\n", style="bold")
+def _section(title: str, blocks: Iterable[Sequence[str]]) -> Iterator[RenderableType]:
+    """Lines that keep their indent where the terminal wraps them."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    yield Text(title, style="bold")
     for first, *rest in blocks:
-        text.append(f"  {first}\n")
+        yield Padding(Text(first), (0, 0, 0, 2), expand=False)
         for line in rest:
-            text.append(f"      {line}\n", style="dim")
-    text.append("\n")
+            yield Padding(Text(line, style="dim"), (0, 0, 0, 6), expand=False)
+    yield Text()
 
 
 def _memory(part: MemoryPart) -> list[str]:

@@ -34,7 +34,8 @@ def print_result(console: Console, result: SearchResult, *, every_term: bool = F
         console.print(part)
     if every_term:
         for detail in shown(result)[:1]:
-            console.print(terms(detail))
+            for part in terms(detail):
+                console.print(part)
 
 
 def renderables(result: SearchResult, width: int = 160) -> list[RenderableType]:
@@ -63,7 +64,8 @@ def notes(result: SearchResult) -> list[str]:
         made.append("~ ties with the best: closer than the model can tell; a measurement decides.")
     if any(detail.memory.verdict == "tight" for detail in result.top):
         made.append(
-            "tight: allocated memory fits, but what the allocator reserves may exceed the limit."
+            "tight: memory fits as predicted, but with what the allocator reserves, or with an error as "
+            "large as in measured runs, it may not."
         )
     return made
 

@@ -91,3 +91,19 @@ def _check_strangers(folder: Path, files: Mapping[str, bytes]) -> None:
         raise InputError(
             f"--out {folder}", f"holds files that are no part of a run ({shown}); move them away"
         )
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], where: str) -> None:
+    """Write files into a folder that may hold others, each whole or not at all.
+
+    Raises:
+        InputError: When the place cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            fresh = folder / f".{name}.new-{os.getpid()}"
+            fresh.write_bytes(content)
+            fresh.replace(folder / name)
+    except OSError as error:
+        raise InputError(where, f"cannot be written: {error.strerror}") from None

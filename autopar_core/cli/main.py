@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "diff": ("diff", "diff", "What differs between two runs."),
     "report": ("report", "report", "Print the answer of a run."),
     "validate": ("validate", "validate", "Predictions against measured runs, errors by source."),
+    "calibrate": ("calibrate", "calibrate", "A profile fitted to your own runs."),
     "model": ("listings", "model", "A model's exact parameter count and fields."),
     "plugins": ("listings", "plugins", "Installed plugins and why some are not active."),
     "systems": ("listings", "systems", "Known systems."),

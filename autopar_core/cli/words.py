@@ -15,9 +15,9 @@ from autopar_core.plugins.fields import BATCH_FIELDS, standard
 # Entries of a strategy in result.json that are its cost or verdict, not its definition.
 NOT_FIELDS = frozenset((
     "place", "row", "partition_plan", "recompute_plan", "layer_offset", "memory_cost",
-    "reserved_memory", "memory_verdict", "performance_cost", "performance_low",
-    "performance_high", "mfu", "tokens_per_second_per_device", "feasible", "filter_reason",
-    "tie_with_best", "warnings",
+    "memory_low", "memory_high", "reserved_memory", "memory_verdict", "performance_cost",
+    "performance_low", "performance_high", "mfu", "tokens_per_second_per_device", "feasible",
+    "filter_reason", "tie_with_best", "warnings",
 ))  # fmt: skip
 _LONG = 24
 

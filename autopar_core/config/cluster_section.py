@@ -11,7 +11,7 @@ from attrs import frozen
 from autopar_core.config.catalogue import Place, Profiles, inherit, system_profile
 from autopar_core.config.converter import join, nearest, structure
 from autopar_core.config.model_section import find_file, looks_like_path
-from autopar_core.config.tables import Origins, Table, as_table, deep_copy, read_toml
+from autopar_core.config.tables import Origins, Table, as_table, deep_copy, leaves, read_toml
 from autopar_core.domain.system import SystemProfile
 from autopar_core.domain.training import ClusterConfig
 from autopar_core.errors import InputError
@@ -69,6 +69,8 @@ def cluster_section(
     sources = {
         f"cluster.{full[key]}": origins.source("cluster", key, name=full[key]) for key in full
     }
+    for path, _ in leaves(section.get("override", {})):
+        sources[join("cluster.override", *path)] = origins.source("cluster", "override", *path)
     for key, given in ((_DOMAIN, domain in section), ("memory_limit", "memory_limit" in section)):
         if not given:
             sources[f"cluster.{key}"] = f"system {system.name}"

@@ -36,7 +36,8 @@ def checked_precision(
     except KeyError:
         known = ", ".join((*SIXTEEN_BIT, *system.gemm.formats))
         raise InputError(
-            where, f"system {system.name} has no {number_format} products for {asked!r}; it has: {known}"
+            where,
+            f"system {system.name} has no {number_format} products for {asked!r}; it has: {known}",
         ) from None
     notes = [f"precision {asked} is read as {name} of {framework.name}"] if name != asked else []
     if asked == "bf16" and "bf16" not in system.peak_flops:

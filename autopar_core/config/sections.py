@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autopar_core.plugins.manager import PluginManager
 
 _SELECTION = ("disable", "only")
+_FRAMEWORK = ("name", "override", "calibration")
 
 
 @frozen(kw_only=True)
@@ -44,8 +45,8 @@ def framework_section(tables: Table, origins: Origins, manager: PluginManager) -
     """
     section = as_table(tables.get("framework", {}), origins.where("framework"))
     for key in section:
-        if key not in ("name", "override"):
-            hint = nearest(key, ("name", "override"))
+        if key not in _FRAMEWORK:
+            hint = nearest(key, _FRAMEWORK)
             raise InputError(origins.where("framework", key), f"unknown key{hint}")
     asked = section.get("name", FALLBACK_FRAMEWORK)
     if not isinstance(asked, str) or not asked:
@@ -63,6 +64,8 @@ def framework_section(tables: Table, origins: Origins, manager: PluginManager) -
         )
     given = origins.source("framework", "name") if "name" in section else "default"
     sources = {"framework.name": given}
+    if "calibration" in section:
+        sources["framework.calibration"] = origins.source("framework", "calibration")
     for path, _ in leaves(section.get("override", {})):
         sources[join("framework.override", *path)] = origins.source("framework", "override", *path)
     return FrameworkSection(profile=profile, sources=sources, notes=notes)

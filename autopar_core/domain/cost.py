@@ -44,11 +44,15 @@ class MemoryCost:
     """Memory of one device: the largest stage plus the named reserves.
 
     ``total_bytes`` = allocated of the worst stage + sum of ``reserves``; ``verdict`` is "fits",
-    "tight" (the allocator's reserved memory would exceed the limit) or "over".
+    "tight" (the allocator's reserved memory, or the upper end of the band, would exceed the limit)
+    or "over". ``low_bytes`` and ``high_bytes`` are the band of the total: what allocated memory was
+    off by in measured runs of the system and framework.
     """
 
     total_bytes: int
     allocated_bytes: int
+    low_bytes: int
+    high_bytes: int
     reserved_bytes: int
     limit_bytes: int
     worst_rank: int

@@ -7,8 +7,10 @@ from typing import Any
 
 from attrs import field, frozen
 
+from autopar_core.domain.bands import Bands
 from autopar_core.domain.framework import FrameworkProfile
 from autopar_core.domain.model import ModelConfig
+from autopar_core.domain.precision import PrecisionRecipe
 from autopar_core.domain.space import SearchSpace
 from autopar_core.domain.system import SystemProfile
 from autopar_core.domain.training import ClusterConfig, TrainingConfig
@@ -19,6 +21,7 @@ class Job:
     """A complete, checked input.
 
     Attributes:
+        bands: How far predictions of its system and framework were from measured runs.
         plugin_sections: Raw ``[plugins.NAME]`` tables by plugin name.
         sources: Dotted input key -> where its value comes from.
         raw: The merged input tables, what ``--from`` starts again with.
@@ -31,7 +34,19 @@ class Job:
     system: SystemProfile
     framework: FrameworkProfile
     space: SearchSpace
+    bands: Bands
     plugin_sections: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     sources: Mapping[str, str] = field(factory=dict)
     raw: Mapping[str, Any] = field(factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> PrecisionRecipe:
+        """Number formats of the block linears and what their casts cost."""
+        return self.framework.core.recipe(self.training.precision)
+
+    @property
+    def format_uncertainty(self) -> float:
+        """What a number format below 16 bits adds to the band of a step time, as a share; else 0."""
+        law = self.system.gemm.formats.get(self.recipe.format)
+        return self.recipe.uncertainty + (law.uncertainty if law is not None else 0.0)

@@ -24,7 +24,8 @@ class Detail:
         row: Row of the batch.
         feasible, filter_reason: Verdict; the reason is empty when feasible.
         warnings: Habits it goes against.
-        tie_with_best: Its band after the class scalar overlaps the best one's.
+        tie_with_best: Its exact step time is nearer to the best one's than predictions of the class are
+            to measured runs once its scalar is taken out.
         partition_plan, recompute_plan: How partition and recompute were chosen.
     """
 
@@ -81,6 +82,7 @@ class SearchResult:
         verdicts: Feasible or the first reason.
         memory_bytes: memory_cost, -1 where it was not estimated.
         allocated_bytes: Largest stage without reserves, -1 where not estimated.
+        memory_verdict: Index in ``("fits", "tight", "over")``, -1 where memory was not estimated.
         seconds: performance_cost; a lower bound where not ``exact``; NaN where not estimated.
         exact: Whether ``seconds`` is the exact replay.
         sentences: Reasons of generated rows: objects with ``code``, ``owner``, ``rows`` and ``say(k)``.
@@ -103,6 +105,7 @@ class SearchResult:
     verdicts: Verdicts
     memory_bytes: Ints
     allocated_bytes: Ints
+    memory_verdict: Ints
     seconds: Floats
     exact: Bools
     sentences: tuple[Any, ...]

@@ -15,7 +15,6 @@ from autopar_core.domain.arrays import Ints
 from autopar_core.domain.cost import (
     MemoryCost,
     PerformanceCost,
-    StageMemory,
     StageSummary,
 )
 from autopar_core.domain.job import Job
@@ -23,16 +22,10 @@ from autopar_core.domain.result import Detail
 from autopar_core.domain.strategy import Strategy, StrategyBatch
 from autopar_core.hooks.schedule import ScheduleKey
 from autopar_core.search.evaluate import Estimator, StageTimes, blocks
+from autopar_core.search.memory_verdict import WORDS, reserved_bytes, verdict_codes
 from autopar_core.search.problem import Problem
 from autopar_core.search.solve import solve
 from autopar_core.search.terms import Terms, collect
-
-
-# Band of a step time whose system and framework class was not calibrated: scalars fitted on 16 published
-# (source, system) groups spread by 12 % around the default.
-CLASS_BAND = 0.12
-# Median residual that stays after the class scalar, pooled over 191 held-out published runs.
-RESIDUAL = 0.028
 
 
 class Describer:
@@ -91,19 +84,16 @@ class Describer:
         )
         total = worst.allocated_bytes + sum(part.bytes for part in reserves)
         limit = self.contexts.job.cluster.memory_limit
-        reserved = self._reserved(worst, layout) + sum(part.bytes for part in reserves)
-        verdict = "over" if total > limit else "tight" if reserved > limit else "fits"
+        job, outside = self.contexts.job, total - worst.allocated_bytes
+        allocated = np.array([worst.allocated_bytes], dtype=np.int64)
+        reserved = reserved_bytes(job.framework.core, layout, allocated) + outside
+        code = verdict_codes(allocated + outside, allocated, reserved, job.bands.memory, limit)[0]
+        low, high = job.bands.memory.around(worst.allocated_bytes)
         return MemoryCost(
-            total_bytes=total, allocated_bytes=worst.allocated_bytes, reserved_bytes=reserved,
-            limit_bytes=limit, worst_rank=worst.rank, verdict=verdict, stages=tuple(stages),
-            reserves=reserves,
+            total_bytes=total, allocated_bytes=worst.allocated_bytes, low_bytes=round(low) + outside,
+            high_bytes=round(high) + outside, reserved_bytes=int(reserved[0]), limit_bytes=limit,
+            worst_rank=worst.rank, verdict=WORDS[code], stages=tuple(stages), reserves=reserves,
         )  # fmt: skip
-
-    def _reserved(self, worst: StageMemory, layout: Layout) -> int:
-        """What the allocator keeps: allocated times the framework's ratio for the recompute mode."""
-        ratios = self.contexts.job.framework.core.reserved_over_allocated
-        mode = "full" if layout.full.any() else "selective" if layout.selective.any() else "none"
-        return round(worst.allocated_bytes * ratios.get(mode, 1.0))
 
     def _performance(
         self, terms: Terms, key: ScheduleKey, layout: Layout, times: StageTimes
@@ -117,12 +107,17 @@ class Describer:
             float(composer.last_backward(key, times.backward)[0, rank]),
         )  # fmt: skip
         parts = explain_time(
-            terms.time, share, total, composer.owner, blocks(composer.blocking, key)
+            terms.time,
+            share,
+            total,
+            composer.owner,
+            blocks(composer.blocking, key),
+            terms.time_scale,
         )
         tokens = job.training.global_batch_size * job.training.seq_len
+        low, high = job.bands.time.around(total, job.format_uncertainty)
         return PerformanceCost(
-            seconds=total, low_seconds=total * (1 - CLASS_BAND),
-            high_seconds=total * (1 + CLASS_BAND), exact=True, rank=rank,
+            seconds=total, low_seconds=low, high_seconds=high, exact=True, rank=rank,
             mfu=model_flops(job) / (total * job.cluster.devices * job.system.peak("bf16")),
             tokens_per_second_per_device=tokens / total / job.cluster.devices, parts=parts,
         )  # fmt: skip

@@ -17,7 +17,7 @@ from autopar_core.domain.verdict import HABIT, Verdicts
 from autopar_core.errors import InputError
 from autopar_core.plugins import PluginManager
 from autopar_core.search.contexts import Contexts
-from autopar_core.search.detail import RESIDUAL, Describer
+from autopar_core.search.detail import Describer
 from autopar_core.search.evaluate import (
     Estimates,
     Estimator,
@@ -29,6 +29,7 @@ from autopar_core.search.evaluate import (
 )
 from autopar_core.search.exact import ExactTimes
 from autopar_core.search.generate import Generation
+from autopar_core.search.memory_verdict import verdict_codes
 from autopar_core.search.picked import (
     Picked,
     generate_rows,
@@ -212,12 +213,19 @@ def _result(
         verdicts=found.verdicts,
         memory_bytes=found.estimates.memory,
         allocated_bytes=found.estimates.allocated,
+        memory_verdict=verdict_codes(
+            found.estimates.memory,
+            found.estimates.allocated,
+            found.estimates.reserved,
+            job.bands.memory,
+            job.cluster.memory_limit,
+        ),
         seconds=exact.seconds,
         exact=exact.exact,
         sentences=found.sentences,
         cuts=generation.cuts,
         ranking=exact.ranking,
-        top=_ties(top),
+        top=_ties(top, job.bands.time.remaining),
         misses=misses,
         pareto=exact.pareto,
         space_size=generation.space_size,
@@ -251,13 +259,20 @@ def _void_pins(found: _Found, contexts: Contexts) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _ties(top: list[Detail]) -> tuple[Detail, ...]:
-    """Mark what the model cannot tell from place 1: within the residual after the class scalar."""
+def _ties(top: list[Detail], remaining: float) -> tuple[Detail, ...]:
+    """Mark what the model cannot tell from place 1: within the residual after the class scalar.
+
+    Only exact step times are compared: a bound says nothing about a difference.
+    """
     if not top:
         return ()
-    best = top[0].performance.seconds
-    near = [abs(d.performance.seconds - best) <= RESIDUAL * best for d in top]
-    return tuple(evolve(d, tie_with_best=tie) for d, tie in zip(top, near, strict=True))
+    best = top[0].performance
+    near = [
+        best.exact and d.performance.exact
+        and abs(np.log(d.performance.seconds / best.seconds)) <= remaining
+        for d in top
+    ]  # fmt: skip
+    return tuple(evolve(d, tie_with_best=bool(tie)) for d, tie in zip(top, near, strict=True))
 
 
 def _misses(found: _Found, describer: Describer) -> tuple[Detail, ...]:

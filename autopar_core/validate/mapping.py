@@ -47,8 +47,9 @@ class Mapped:
 def fits(run: Run, when: Mapping[str, str]) -> bool:
     """Whether every pattern is found in its column."""
     for column, pattern in when.items():
-        if pattern.startswith(">"):
-            if run.whole(column, 1) <= int(pattern[1:]):
+        if pattern.startswith((">", "<")):
+            more, bound = run.whole(column, 1) - int(pattern[1:]), pattern[0]
+            if more <= 0 if bound == ">" else more >= 0:
                 return False
         elif not re.search(pattern, run.text(column), re.IGNORECASE):
             return False
@@ -144,12 +145,32 @@ def even_split(layers: int, stages: int) -> list[int]:
     return [base + (stage < extra) for stage in range(stages)]
 
 
+def cost_split(run: Run, layers: int, stages: int) -> list[int]:
+    """Layers until their parameters pass a stage's share of all, where the head counts as well.
+
+    The first stage whose share is passed ends there, so early stages take more: nanotron's
+    ``build_model`` with the block costs of its Llama model (4 h^2 + 3 h ffn a layer, h vocab the head).
+    """
+    hidden = run.whole("hidden")
+    layer = 4 * hidden * hidden + 3 * hidden * run.whole("ffn_hidden")
+    share = (layers * layer + hidden * run.whole("vocab")) / stages
+    split = [0] * stages
+    stage = 0
+    for count in range(1, layers + 1):
+        split[stage] += 1
+        if count * layer > share * (stage + 1) and stage < stages - 1:
+            stage += 1
+    return split
+
+
 def stage_split(run: Run, layers: int, ranks: int, chunks: int, rule: str) -> list[int]:
     """Layers of every virtual stage, chunk by chunk: as stated, else by the framework's rule."""
     stages = ranks * chunks
     stated = [int(each) for each in re.findall(r"\d+", run.text("stage_layers"))]
     if len(stated) == stages and sum(stated) == layers:
         return stated
+    if rule == "costs" and not stated:
+        return cost_split(run, layers, stages)
     rules = [ends_split, even_split] if rule == "ends" else [even_split, ends_split]
     splits = [each(layers, stages) for each in rules]
     if len(stated) == 1 and run.text("measured_stage"):
@@ -224,7 +245,7 @@ def recompute_plan(run: Run, split: Sequence[int]) -> Any:
     if found is None:
         raise MissingFactError(f"recompute {run.text('recompute')!r} is not modelled")
     if found["mode"] == ALTERNATE:
-        return {"full": [count // 2 for count in split]}
+        return {"every": 2}
     if found["mode"] == BLOCK:
         first_layers = int(re.findall(r"block\D*(\d+)", run.text("recompute"), re.IGNORECASE)[0])
         return {"full": [min(count, first_layers) for count in split]}
@@ -238,15 +259,14 @@ def _tables(run: Run, systems: Profiles, framework: str, split: list[int]) -> di
     model["tied_embeddings"] = run.flag("tied_embeddings")
     if run.text("head_dim"):
         model["head_dim"] = run.whole("head_dim")
-    change: dict[str, Any] = {}
-    for entry in dictionary()["override"]:
-        if fits(run, entry["when"]):
-            change = deep_merge(change, entry["change"])
+    model |= _changes(run, "model")
+    if model.get("position") == "learned":
+        model["position_rows"] = run.whole("seq_len")
+    change = deep_merge(_changes(run, "override"), _offload(run))
     plan = recompute_plan(run, split)
-    if isinstance(plan, dict):
+    if isinstance(plan, dict) and "every" not in plan:
         # no setting of the framework says so; the run states it layer by layer
         change = deep_merge(change, {"core": {"recompute_granularity": "stage"}})
-    change = deep_merge(change, host_override(run, split))
     if 0 in split:
         change = deep_merge(change, dictionary()["empty_stages"])
     profile: dict[str, Any] = {"name": framework}
@@ -264,39 +284,34 @@ def _tables(run: Run, systems: Profiles, framework: str, split: list[int]) -> di
     }  # fmt: skip
 
 
-def host_override(run: Run, split: Sequence[int]) -> dict[str, Any]:
-    """Host time of the machine that measured the run, where the dictionary knows it."""
-    entry = first(run, "host")
+def _offload(run: Run) -> dict[str, Any]:
+    """Share of the activations in host memory as the row states it."""
+    entry = first(run, "offload")
     if entry is None:
         return {}
-    ranks = max(1, run.whole(dictionary()["roles"]["stages"], 1))
-    layers = sum(split[run.whole("measured_stage") :: ranks])
-    seconds, share = _sum(run, entry["layer"]), entry["forward_share"]
-    host = {
-        "layer_forward_seconds": share * seconds, "layer_backward_seconds": (1 - share) * seconds,
-        "step_seconds": entry["step_seconds"] + layers * _sum(run, entry["step_layer"]),
-    }  # fmt: skip
-    return {"core": {"host": host}}
+    for key, whole in (("share", 1), ("layers", run.whole("num_layers"))):
+        stated = re.search(entry.get(key, "(?!)"), run.text("other_flags"), re.IGNORECASE)
+        if stated:
+            return {"core": {"offload": {"share": float(stated[1]) / whole}}}
+    return {}
 
 
-def _sum(run: Run, steps: Sequence[Mapping[str, Any]]) -> float:
-    """Sums and products in order, those that fit."""
-    value = 0.0
-    for step in steps:
-        if fits(run, step.get("when", {})):
-            value = value * step.get("times", 1.0) + step.get("add", 0.0)
-    return value
+def _changes(run: Run, kind: str) -> dict[str, Any]:
+    """Changes of every entry of a kind that fits, in order."""
+    change: dict[str, Any] = {}
+    for entry in dictionary()[kind]:
+        if fits(run, entry["when"]):
+            change = deep_merge(change, entry["change"])
+    return change
 
 
 def _precision(run: Run) -> str:
-    words = run.text("precision").lower()
-    for word, name in dictionary()["precision"].items():
-        if word in words:
-            return str(name)
+    found = first(run, "precision")
+    if found is not None:
+        return str(found["name"])
+    words = run.text("precision")
     raise MissingFactError(
-        f"precision {run.text('precision')!r} is not modelled"
-        if words
-        else "precision is not stated"
+        f"precision {words!r} is not modelled" if words else "precision is not stated"
     )
 
 

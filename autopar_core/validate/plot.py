@@ -9,7 +9,8 @@ import numpy as np
 
 from autopar_core.builtin import chart_style as look
 from autopar_core.validate.predict import Row
-from autopar_core.validate.summary import TITLES, Pairs, by_source
+from autopar_core.validate.statistics import Pairs
+from autopar_core.validate.summary import TITLES, by_source
 
 
 UNITS = {"time": "seconds", "memory": "GiB", "reserved": "GiB"}

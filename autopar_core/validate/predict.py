@@ -7,20 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from attrs import asdict, define, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from autopar_core.compose.memory_table import MemoryTable
 from autopar_core.compose.time_table import TimeTable
 from autopar_core.config.catalogue import Profiles
 from autopar_core.config.load import load_job
 from autopar_core.config.overrides import Overrides
+from autopar_core.config.tables import deep_merge
 from autopar_core.domain.arrays import Floats, Ints
+from autopar_core.domain.job import Job
 from autopar_core.domain.strategy import StrategyBatch
-from autopar_core.domain.terms import TimeTerm
+from autopar_core.domain.terms import MODES, TimeTerm
 from autopar_core.errors import InputError
 from autopar_core.hooks.schedule import ScheduleKey
 from autopar_core.search.contexts import Contexts
+from autopar_core.search.detail import model_flops
 from autopar_core.search.evaluate import Estimator
+from autopar_core.search.memory_verdict import recompute_modes, reserved_ratios
 from autopar_core.search.problem import Solution
 from autopar_core.search.solve import solve
 from autopar_core.search.terms import Terms, collect
@@ -55,23 +59,60 @@ class Row:
 
 
 @frozen(kw_only=True)
-class Answer:
-    """Rows in the order of the files; ``no_memory`` counts facts that only memory lacks."""
+class Fact:
+    """What a predicted row is beside its numbers.
 
+    Attributes:
+        system, framework: Names of its profiles.
+        scale, default_scale: The scalar on its step time, and that of a system without its own.
+        mode: Recompute mode by which reserved memory is looked up.
+        flops_at_peak_s: Its model FLOPs at the data-sheet peak of all devices, seconds.
+        tokens: Of one step.
+    """
+
+    system: str
+    framework: str
+    scale: float
+    default_scale: float
+    mode: str
+    flops_at_peak_s: float
+    tokens: int
+
+
+@frozen(kw_only=True)
+class Answer:
+    """Rows in the order of the files.
+
+    Attributes:
+        runs: The lines that the rows were made of.
+        rows: Their predictions.
+        facts: What else is known of each; None where a row was skipped.
+        no_memory: How often a fact lacks that only memory needs.
+    """
+
+    runs: tuple[Run, ...]
     rows: tuple[Row, ...]
+    facts: tuple[Fact | None, ...]
     no_memory: Mapping[str, int] = field(factory=dict)
 
 
 def validate(
     runs: Sequence[Run], manager: PluginManager,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None, change: Mapping[str, Any] | None = None,
 ) -> Answer:  # fmt: skip
     """Predict every run that can be predicted.
+
+    Args:
+        runs: Lines of files.
+        manager: Active plugins.
+        progress: Called with rows done and rows in all.
+        change: Input tables below every row's own, for instance overrides of the profiles.
 
     Raises:
         InputError: When a cell holds something of the wrong kind.
     """
     rows = [_measured(run) for run in runs]
+    facts: list[Fact | None] = [None] * len(runs)
     systems = Profiles("system", manager)
     groups: dict[str, list[tuple[int, Mapped]]] = {}
     for number, run in enumerate(runs):
@@ -80,10 +121,12 @@ def validate(
         except MissingFactError as fact:
             rows[number].skipped = str(fact)
             continue
+        if change:
+            mapped = evolve(mapped, tables=deep_merge(change, mapped.tables))
         groups.setdefault(json.dumps(mapped.tables, sort_keys=True), []).append((number, mapped))
     done = 0
     for members in groups.values():
-        _predict(members, rows, manager)
+        _predict(members, rows, facts, manager)
         done += len(members)
         if progress is not None:
             progress(done, len(runs))
@@ -91,7 +134,7 @@ def validate(
     for _, mapped in (each for members in groups.values() for each in members):
         if mapped.no_memory:
             lacking[mapped.no_memory] = lacking.get(mapped.no_memory, 0) + 1
-    return Answer(rows=tuple(rows), no_memory=lacking)
+    return Answer(runs=tuple(runs), rows=tuple(rows), facts=tuple(facts), no_memory=lacking)
 
 
 def _measured(run: Run) -> Row:
@@ -109,13 +152,15 @@ def _measured(run: Run) -> Row:
 
 
 def _predict(
-    members: Sequence[tuple[int, Mapped]], rows: Sequence[Row], manager: PluginManager
-) -> None:
-    """Fill in the rows of one job."""
+    members: Sequence[tuple[int, Mapped]], rows: Sequence[Row], facts: list[Fact | None],
+    manager: PluginManager,
+) -> None:  # fmt: skip
+    """Fill in the rows of one job, and the facts of those that could be predicted."""
     numbers = [number for number, _ in members]
     mapped = [each for _, each in members]
     try:
-        contexts = Contexts.build(load_job(None, mapped[0].tables, Overrides(), manager), manager)
+        job = load_job(None, mapped[0].tables, Overrides(), manager)
+        contexts = Contexts.build(job, manager)
         fields = contexts.fields
         columns = {
             name: [fields[name].encode(each.fields[name]) for each in mapped]
@@ -131,9 +176,23 @@ def _predict(
         for at in np.nonzero(objection.rows)[0].tolist():
             rows[numbers[at]].skipped = rows[numbers[at]].skipped or objection.sentence
     usable = np.array([rows[number].skipped is None for number in numbers])
-    _Group(Estimator(contexts), terms, len(batch)).fill(
+    modes = _Group(Estimator(contexts), terms, len(batch)).fill(
         batch, np.nonzero(usable)[0], mapped, [rows[number] for number in numbers]
     )
+    for at, mode in modes.items():
+        facts[numbers[at]] = _fact(job, mode)
+
+
+def _fact(job: Job, mode: str) -> Fact:
+    scales = job.framework.core.time_scale
+    default = scales.get("default", 1.0)
+    rate = job.cluster.devices * job.system.peak("bf16")
+    return Fact(
+        system=job.system.name, framework=job.framework.name, mode=mode,
+        scale=scales.get(job.system.name, default), default_scale=default,
+        flops_at_peak_s=model_flops(job) / rate,
+        tokens=job.training.global_batch_size * job.training.seq_len,
+    )  # fmt: skip
 
 
 @frozen(eq=False)
@@ -171,16 +230,19 @@ class _Group:
 
     def fill(
         self, batch: StrategyBatch, usable: Ints, mapped: Sequence[Mapped], rows: Sequence[Row]
-    ) -> None:
-        """Fill in the usable rows, one schedule after another."""
+    ) -> dict[int, str]:
+        """Fill in the usable rows, one schedule after another; recompute modes of those done."""
         index, keys = self.composer.keys(batch)
+        modes: dict[int, str] = {}
         for number in np.unique(index[usable]).tolist():
             at = usable[index[usable] == number]
-            self._key(keys[number], at, [mapped[i] for i in at], [rows[i] for i in at])
+            found = self._key(keys[number], at, [mapped[i] for i in at], [rows[i] for i in at])
+            modes |= {int(at[i]): mode for i, mode in found.items()}
+        return modes
 
     def _key(
         self, key: ScheduleKey, at: Ints, mapped: Sequence[Mapped], rows: Sequence[Row]
-    ) -> None:
+    ) -> dict[int, str]:
         problem = self.estimator.problem(key, self.memory.take(at), self.times.whole.take(at))
         solution = solve(problem, self.composer, *self.estimator.plans(0, 0))
         step = self.estimator.stage_times(key, problem.time, solution.layout, exact=True)
@@ -189,6 +251,9 @@ class _Group:
             self._work(key, table.take(at), solution)
             for table in (self.times.whole, self.times.alone, self.times.device, self.times.memory)
         )
+        core = self.estimator.contexts.job.framework.core
+        modes = recompute_modes(solution.layout)
+        ratios = reserved_ratios(core, modes)
         for i, (each, row) in enumerate(zip(mapped, rows, strict=True)):
             if not solution.possible[i]:
                 row.skipped = "a partition and recompute that fit the stages"
@@ -205,22 +270,15 @@ class _Group:
             if not each.no_memory:
                 peak = float(solution.peaks[i, rank]) / GIB
                 row.predicted_peak_mem_gib = peak
-                row.predicted_reserved_mem_gib = peak * self._reserved(solution, i)
+                row.predicted_reserved_mem_gib = peak * float(ratios[i])
+        done = np.nonzero(solution.possible)[0].tolist()
+        return {i: MODES[int(modes[i])] for i in done}
 
     def _work(self, key: ScheduleKey, table: TimeTable, solution: Solution) -> Floats:
         """(K, ranks) seconds of a rank's own work, back to back."""
         times = self.estimator.stage_times(key, table, solution.layout, exact=False)
         work = (times.forward + times.backward).reshape(-1, key.chunks, key.ranks).sum(axis=1)
         return np.asarray(key.micro_batches * work + times.tail)
-
-    def _reserved(self, solution: Solution, row: int) -> float:
-        """The allocator's reserved over allocated memory in the row's recompute mode."""
-        ratios = self.estimator.contexts.job.framework.core.reserved_over_allocated
-        layout = solution.layout
-        mode = "full" if layout.full[row].any() else (
-            "selective" if layout.selective[row].any() else "none"
-        )  # fmt: skip
-        return float(ratios.get(mode, 1.0))
 
 
 def _bound(own: float, device: float, memory: float, link: float) -> str:

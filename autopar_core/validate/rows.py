@@ -91,30 +91,39 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     Raises:
         InputError: When a file is not there, is no table, or lacks a column.
     """
-    return [run for path in paths for run in _read(path)]
+    return [run for path in paths for run in read_table(path, dictionary()["required"])[1]]
 
 
-def _read(path: Path) -> list[Run]:
+def read_table(path: Path, required: Sequence[str] = ()) -> tuple[tuple[str, ...], list[Run]]:
+    """(columns, lines) of a tab-separated table.
+
+    Args:
+        path: The file.
+        required: Columns that it must have.
+
+    Raises:
+        InputError: When the file is not there, is no table, or lacks a column.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise InputError(str(path), "there is no such file; name a file of measured runs") from None
+        raise InputError(str(path), "there is no such file; name a tab-separated table") from None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise InputError(str(path), f"cannot be read: {why}") from None
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t")
-    columns = reader.fieldnames or ()
-    missing = [name for name in dictionary()["required"] if name not in columns]
+    columns = tuple(reader.fieldnames or ())
+    missing = [name for name in required if name not in columns]
     if missing:
         word = "column" if len(missing) == 1 else "columns"
         raise InputError(
             str(path),
-            f"lacks the {word} {', '.join(missing)}; a table of measured runs is tab-separated "
-            "with these names in its first line",
+            f"lacks the {word} {', '.join(missing)}; the table is tab-separated with these names "
+            "in its first line",
         )
     runs = []
     for number, cells in enumerate(reader, start=2):
         if None in cells:
             raise InputError(f"{path}, line {number}", "has more cells than there are columns")
         runs.append(Run({k: v or "" for k, v in cells.items()}, f"{path}, line {number}"))
-    return runs
+    return columns, runs

@@ -5,75 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from attrs import frozen
-
-from autopar_core.domain.arrays import Floats
+from autopar_core.validate.groups import Choice, choices, group_of, titles
 from autopar_core.validate.predict import Answer, Row, as_json
+from autopar_core.validate.statistics import QUANTITIES, Pairs
 
 
-# Key of the summary -> column of a row without "predicted_" and "measured_".
-QUANTITIES = {
-    "time": "step_time_s", "memory": "peak_mem_gib", "reserved": "reserved_mem_gib",
-}  # fmt: skip
 TITLES = {
     "time": "Step time", "memory": "Peak memory, allocated", "reserved": "Peak memory, reserved",
 }  # fmt: skip
 TIERS = (("A", "tier A"), ("BC", "tiers B, C and unstated"))
-_LEAST_RANKED = 3
-
-
-@frozen(eq=False)
-class Pairs:
-    """Predicted and measured numbers of the rows that have both."""
-
-    predicted: Floats
-    measured: Floats
-
-    @classmethod
-    def of(cls, rows: Iterable[Row], quantity: str) -> Pairs:
-        """Pairs of one quantity."""
-        column = QUANTITIES[quantity]
-        both = [
-            (getattr(row, f"predicted_{column}"), getattr(row, f"measured_{column}"))
-            for row in rows
-        ]
-        kept = [(p, m) for p, m in both if p is not None and m]
-        table = np.array(kept, dtype=np.float64).reshape(-1, 2)
-        return cls(table[:, 0], table[:, 1])
-
-    def __len__(self) -> int:
-        return len(self.measured)
-
-    def statistics(self) -> dict[str, float | None]:
-        """Errors in percent of the measured number, and the rank correlation."""
-        names = ("median_abs_pct", "p90_abs_pct", "p95_abs_pct", "max_abs_pct", "mean_pct")
-        if not len(self):
-            return dict.fromkeys((*names, "spearman"))
-        error = 100 * (self.predicted / self.measured - 1)
-        size = np.abs(error)
-        values = (
-            np.median(size), np.percentile(size, 90), np.percentile(size, 95), size.max(),
-            error.mean(),
-        )  # fmt: skip
-        found: dict[str, float | None] = dict(zip(names, map(float, values), strict=True))
-        return {**found, "spearman": spearman(self.predicted, self.measured)}
-
-
-def spearman(first: Floats, second: Floats) -> float | None:
-    """Rank correlation, ties sharing their mean rank; None for few or equal values."""
-    if len(first) < _LEAST_RANKED:
-        return None
-    ranks = [_ranks(first), _ranks(second)]
-    if any(np.ptp(each) == 0 for each in ranks):
-        return None
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-
-
-def _ranks(values: Floats) -> Floats:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse.reshape(-1)], dtype=np.float64)
 
 
 def by_source(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -126,12 +66,13 @@ def _line(source: str, rows: Sequence[Row], quantity: str) -> dict[str, str]:
         "compared": str(len(pairs)), "median %": _number(found["median_abs_pct"]),
         "p90 %": _number(found["p90_abs_pct"]), "p95 %": _number(found["p95_abs_pct"]),
         "worst %": _number(found["max_abs_pct"]), "bias %": _number(found["mean_pct"], sign="+"),
-        "rank": "" if found["spearman"] is None else f"{found['spearman']:.3f}",
+        "rank": _rank(found["spearman"]),
     }  # fmt: skip
 
 
 RIGHT = (
     "rows", "skipped", "compared", "median %", "p90 %", "p95 %", "worst %", "bias %", "rank",
+    "problems", "rank inside", "median regret %", "p90 regret %",
 )  # fmt: skip
 
 
@@ -156,3 +97,43 @@ def reasons(rows: Iterable[Row]) -> list[dict[str, str]]:
 def _counted(reason: str, counts: Mapping[str, int]) -> dict[str, str]:
     sources = ", ".join(f"{source} {count}" for source, count in sorted(counts.items()))
     return {"skipped": str(sum(counts.values())), "missing": reason, "sources": sources}
+
+
+def group_tables(answer: Answer) -> list[tuple[str, list[dict[str, str]]]]:
+    """(title, lines): step times of sources whose rows answer different questions, group by group."""
+    found: dict[str, dict[str, list[Row]]] = {name: {} for name in titles()}
+    several: dict[str, set[str]] = {}
+    for run, row in zip(answer.runs, answer.rows, strict=True):
+        if row.skipped is None and (name := group_of(run, row)):
+            found[name].setdefault(row.source, []).append(row)
+            several.setdefault(row.source, set()).add(name)
+    made = []
+    for name, words in titles().items():
+        lines = [
+            line
+            for source, rows in sorted(found[name].items())
+            if len(several[source]) > 1 and (line := _line(source, rows, "time"))
+        ]
+        if lines:
+            made.append((f"Step time, {words}", lines))
+    return made
+
+
+CHOICE_TITLE = "Best of a problem (same model, devices, batch, sequence): all tiers"
+
+
+def choice_lines(answer: Answer) -> list[dict[str, str]]:
+    """How well the predicted best does, source by source."""
+    return [_choice_line(source, choice) for source, choice in choices(answer).items()]
+
+
+def _choice_line(source: str, choice: Choice) -> dict[str, str]:
+    return {
+        "source": source, "rows": str(choice.rows), "problems": str(choice.problems),
+        "rank": _rank(choice.spearman), "rank inside": _rank(choice.inside),
+        "median regret %": _number(choice.regret(50)), "p90 regret %": _number(choice.regret(90)),
+    }  # fmt: skip
+
+
+def _rank(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

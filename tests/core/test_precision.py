@@ -248,9 +248,7 @@ def test_gathers_of_weights_in_the_format() -> None:
     moved = (WEIGHTS + 2048) * 7 / 8 / link.bytes_per_second
     assert gathered(1, None, **step) - gathered(1, 1.0, **step) == pytest.approx(moved, rel=1e-9)
     each = {"segment": "block", "phase": "forward"}
-    assert gathered(3, 1.0, **each) == pytest.approx(
-        link.latency_seconds + half + moved, rel=1e-9
-    )
+    assert gathered(3, 1.0, **each) == pytest.approx(link.latency_seconds + half + moved, rel=1e-9)
     ends = {"segment": "step", "on": "first"}
     assert gathered(1, None, **ends) == gathered(1, 1.0, **ends)
 

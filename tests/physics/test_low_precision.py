@@ -89,9 +89,7 @@ def found(runs: list[Run], plugins: PluginManager) -> Mapping[str, float]:
 
 
 @pytest.mark.parametrize("group", BOUNDS, ids=" ".join)
-def test_group(
-    runs: list[Run], found: Mapping[str, float], group: tuple[str, str, str]
-) -> None:
+def test_group(runs: list[Run], found: Mapping[str, float], group: tuple[str, str, str]) -> None:
     rows, median, p90, bias = BOUNDS[group]
     kept = {r.id: found[r.id] for r in runs if low(r) and r.id in found and kind(r) == group}
     made = percent(kept.values())
@@ -148,6 +146,7 @@ def test_casts_from_the_other_half(
     grid = [(cast, copy) for cast in (3.0, 4.0, 5.0) for copy in (2.0, 3.0)]
     made = {point: ratios(validate(kept, plugins, change=delayed(*point))) for point in grid}
     for trained in (0, 1):
+
         def loss(point: tuple[float, float], part: int = trained) -> float:
             return float(np.mean([abs(x - 1) for i, x in made[point].items() if half[i] == part]))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autopar_core.cli.main import main
-from autopar_core.validate.summary import spearman
+from autopar_core.validate.statistics import spearman
 
 
 DATA = Path(__file__).parents[1] / "data" / "measured"
@@ -50,12 +50,12 @@ def one_of_each(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The file for all H200 and SimuMax runs and some of every other source."""
+    """The file for all runs of the sources with memory and some of every other source."""
     folder = tmp_path_factory.mktemp("validate")
-    rows = published()
-    simumax = [row for row in rows if row["id"].startswith("simumax")]
-    chosen = [row for row in one_of_each(rows) if not row["id"].startswith("simumax")]
-    second = write(folder / "some.tsv", [*simumax, *chosen])
+    rows, memory = published(), ("simumax", "scaletorch", "titan")
+    whole = [row for row in rows if row["id"].startswith(memory)]
+    chosen = [row for row in one_of_each(rows) if not row["id"].startswith(memory)]
+    second = write(folder / "some.tsv", [*whole, *chosen])
     out = folder / "out.json"
     assert main(["validate", str(H200), str(second), "--out", str(out)]) == 0
     document: dict[str, Any] = json.loads(out.read_text())
@@ -100,12 +100,12 @@ def test_summary_agrees_with_the_rows(made: dict[str, Any]) -> None:
 
 @pytest.mark.physics
 def test_h200_memory(made: dict[str, Any]) -> None:
-    # Bars: median 0.2 %, p95 1 %, worst 2 %. Measured with this release: 76 runs, median 0.002 %,
-    # p95 0.12 %, worst 0.69 %.
+    # Bars: median 0.2 %, p95 1 %, worst 2 %. Measured with this release: median 0.002 %, p95 0.11 %,
+    # worst 0.69 %.
     found = errors(made, "h200", "peak_mem_gib")
     size = np.array(list(found.values()))
     worst = max(found.items(), key=lambda item: item[1])
-    assert len(size) == 76  # the others recompute every second layer
+    assert len(size) == 87
     assert np.median(size) <= 0.002, worst
     assert np.percentile(size, 95) <= 0.01, worst
     assert size.max() <= 0.02, worst
@@ -138,14 +138,25 @@ def test_h200_step_time(made: dict[str, Any]) -> None:
 
 def test_only_missing_facts_are_skipped(made: dict[str, Any]) -> None:
     reasons = {row["skipped"] for row in made["rows"]} - {None}
-    assert reasons == {"precision fp8 or fp4 is not modelled", "micro_batch is not stated"}
+    assert reasons == {"micro_batch is not stated"}
 
 
 def test_reserved_is_compared_with_reserved(made: dict[str, Any]) -> None:
     row = next(row for row in made["rows"] if row["source"] == "scaletorch")
     assert row["measured_peak_mem_gib"] is None
     assert row["measured_reserved_mem_gib"] > 0
-    assert row["predicted_reserved_mem_gib"] > row["predicted_peak_mem_gib"] > 0
+    assert row["predicted_reserved_mem_gib"] >= row["predicted_peak_mem_gib"] > 0
+
+
+@pytest.mark.physics
+@pytest.mark.parametrize(("source", "rows"), [("titan", 16), ("scaletorch", 18), ("simumax", 16)])
+def test_reserved_memory(made: dict[str, Any], source: str, rows: int) -> None:
+    # Bars: median 5 %, p90 12 %. Measured with this release: titan 4.0 % and 11.2 %, scaletorch 3.9 %
+    # and 6.2 %, simumax 2.0 % and 2.4 %.
+    size = np.array(list(errors(made, source, "reserved_mem_gib").values()))
+    assert len(size) == rows
+    assert np.median(size) <= 0.05
+    assert np.percentile(size, 90) <= 0.12
 
 
 def test_a_row_without_measurement_is_predicted(
@@ -181,9 +192,9 @@ def test_terminal_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_nothing_can_be_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = next(row for row in published() if "fp8" in row["precision"])
-    assert main(["validate", str(write(tmp_path / "fp8.tsv", [row]))]) == 1
-    assert "precision fp8" in capsys.readouterr().out
+    row = next(row for row in published() if row["phase"] == "LoRA")
+    assert main(["validate", str(write(tmp_path / "lora.tsv", [row]))]) == 1
+    assert "LoRA" in capsys.readouterr().out
 
 
 def test_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from autopar_core.config.catalogue import Profiles
 from autopar_core.errors import InputError
 from autopar_core.validate.mapping import (
     MissingFactError,
+    cost_split,
     ends_split,
     even_split,
     map_run,
@@ -111,10 +112,10 @@ def test_sharding(systems: Profiles, words: str, stage: int, shard: int, replica
         ("full (block, 7 layers)", {"full": [7, 7]}),
         ("selective (core attention)", "selective"),
         ("torchtitan selective per-op (every second matmul of a block recomputed)", "selective"),
-        ("selective (every 2nd layer)", {"full": [4, 3]}),
+        ("selective (every 2nd layer)", {"every": 2}),
         (
             "torchtitan selective per-layer (every second layer fully recomputed)",
-            {"full": [4, 3]},
+            {"every": 2},
         ),
     ],
 )
@@ -178,6 +179,15 @@ def test_nodes_of_fewer_devices(systems: Profiles) -> None:
     assert map_run(rack, systems).tables["cluster"] == {"system": "gb200-nvl72", "devices": 16}
 
 
+def test_layers_follow_costs() -> None:
+    # A layer has 4 x 3072^2 + 3 x 3072 x 8192 = 113 246 208 parameters, the head 131072 x 3072 =
+    # 402 653 184: 31.56 layers, 3.94 a stage. Four layers pass each share, the head is left alone.
+    cells = {"hidden": "3072", "ffn_hidden": "8192", "vocab": "131072"}
+    assert cost_split(run(**cells), 28, 8) == [4, 4, 4, 4, 4, 4, 4, 0]
+    assert cost_split(run(**cells), 28, 2) == [16, 12]
+    assert stage_split(run(**cells), 28, 8, 1, "costs") == cost_split(run(**cells), 28, 8)
+
+
 def test_host_time_of_the_measuring_machine(systems: Profiles) -> None:
     cells = {
         "gpu": "H200-SXM-141GB", "framework": "torchtitan", "version": "0.2.2 / torch 2.11.0",
@@ -185,9 +195,15 @@ def test_host_time_of_the_measuring_machine(systems: Profiles) -> None:
     }  # fmt: skip
     alone = map_run(run(**cells, collectives="none"), systems).tables["framework"]
     host = alone["override"]["core"]["host"]
-    both = host["layer_forward_seconds"] + host["layer_backward_seconds"]
-    assert both == pytest.approx(7e-3)
-    assert host["step_seconds"] == pytest.approx(12e-3 + 32 * 5.6e-4)
+    both = host["forward_seconds"] + host["backward_seconds"]
+    assert both == pytest.approx(4e-3)
+    assert alone["override"]["dp"]["host_sharded"]["forward_seconds"] == pytest.approx(1e-3)
+    compiled = map_run(
+        run(**{**cells, "other_flags": "torch.compile"}, collectives="none"), systems
+    )
+    less = compiled.tables["framework"]["override"]["core"]["host"]
+    assert less["forward_seconds"] < host["forward_seconds"]
+    assert less["recompute"] == host["recompute"]
     assert map_run(run(**cells), systems).tables["framework"] == {"name": "torchtitan"}
 
 
@@ -195,15 +211,67 @@ def test_what_memory_was_measured(systems: Profiles) -> None:
     assert map_run(run(mem_kind="as plotted, rank 0 (=first stage) only"), systems).stage == 0
     mapped = map_run(run(measured_stage="1", collectives="none"), systems)
     assert (mapped.stage, mapped.alone) == (1, True)
-    assert map_run(run(other_flags="activation CPU offload 40 layers"), systems).no_memory
+    assert map_run(run(other_flags="activation CPU offload"), systems).no_memory
     assert not map_run(run(other_flags="act CPU offload=False"), systems).no_memory
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("bf16", "bf16"), ("bf16 (amp, fp32 master)", "bf16"), ("fp16 mixed", "fp16"),
+        ("fp8", "fp8"), ("fp8 (amp_fp8, TE)", "fp8"), ("FP8 (hybrid, delayed scaling)", "fp8-delayed"),
+        ("fp8_ds", "fp8-delayed"), ("fp8-cs", "fp8-current"), ("fp8_cs", "fp8-current"),
+        ("fp8-mx", "mxfp8"), ("MXFP8", "mxfp8"), ("nvfp4", "nvfp4"), ("fp8 rowwise", "fp8-rowwise"),
+        ("fp8 tensorwise (torchao float8 linears, fp8 all-gather)", "fp8-tensorwise"),
+        ("fp8 blockwise", "fp8-blockwise"), ("fp8_sc", "fp8-blockwise"),
+    ],
+)  # fmt: skip
+def test_precisions(systems: Profiles, text: str, name: str) -> None:
+    mapped = map_run(run(precision=text), systems)
+    assert mapped.tables["training"]["precision"] == name
+    gathers = mapped.tables["framework"].get("override", {}).get("core", {}).get("precision")
+    assert gathers == ({name: {"gathered_bytes": 1.0}} if "all-gather" in text else None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "share"),
+    [
+        ("activation offload to host ratio alpha=0.63; optimised fork", 0.63),
+        ("activation CPU offload 8 layers (recipe)", 0.25),  # of 32
+    ],
+)
+def test_offloaded_activations(systems: Profiles, flags: str, share: float) -> None:
+    mapped = map_run(run(other_flags=flags), systems)
+    assert not mapped.no_memory
+    assert mapped.tables["framework"]["override"]["core"]["offload"] == {"share": share}
+
+
+def test_old_layers_of_megatron(systems: Profiles) -> None:
+    old = {
+        "framework": "Megatron-LM",
+        "precision": "fp16 mixed",
+        "gated_mlp": "0",
+        "version": "2023",
+    }
+    assert map_run(run(**old), systems).tables["framework"]["name"] == "megatron-2021"
+    flash = map_run(run(**old, other_flags="flash attention"), systems)
+    assert flash.tables["framework"]["name"] == "megatron"
+
+
+def test_what_a_family_has_and_no_column_holds(systems: Profiles) -> None:
+    assert map_run(run(model_name="Qwen3-32B"), systems).tables["model"]["qk_norm"] == "head"
+    gpt = map_run(run(model_name="GPT-22B", gated_mlp="0"), systems).tables["model"]
+    assert (gpt["norm"], gpt["mlp_bias"], gpt["position"]) == ("layernorm", True, "learned")
+    assert gpt["position_rows"] == int(run().cells["seq_len"])
+    assert gpt["hidden_dropout"] == 0.1
+    calm = map_run(run(gated_mlp="0", other_flags="dropout 0"), systems).tables["model"]
+    assert "hidden_dropout" not in calm
+    assert "norm" not in map_run(run(), systems).tables["model"]
 
 
 @pytest.mark.parametrize(
     ("cells", "fact"),
     [
-        ({"precision": "fp8-cs"}, "fp8"),
-        ({"precision": "nvfp4"}, "fp4"),
         ({"precision": "int4"}, "precision 'int4'"),
         ({"phase": "LoRA"}, "LoRA"),
         ({"micro_batch": ""}, "micro_batch is not stated"),
