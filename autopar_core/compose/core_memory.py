@@ -46,6 +46,7 @@ def core_memory(work: RankWork, profile: CoreProfile) -> list[MemoryTerm]:
         terms += _gradients_deferred(work, profile.states.gradients)
     terms += [_saved(work, tensor) for tensor in profile.saved]
     terms += [_head_saved(work, tensor) for tensor in profile.head_saved]
+    terms.append(_head_pending(work))
     terms += [evolve(t, owner=OWNER) for t in profile_terms(work, profile.transient)]
     return terms + _fixed(work, profile)
 
@@ -151,6 +152,16 @@ def _head_saved(work: RankWork, tensor: SavedTensor) -> MemoryTerm:
         name=tensor.name, bytes=work.tensor_bytes(tensor.bytes),
         live=frozenset(tensor.live) & {LOSS, HEAD_BACKWARD}, scale="micro_batch", on="last",
         owner=OWNER, formula=formula_text(tensor.bytes), source="framework profile: head",
+    )  # fmt: skip
+
+
+def _head_pending(work: RankWork) -> MemoryTerm:
+    """What the head's weight gradient needs where it waits."""
+    return MemoryTerm(
+        name="head input and logit gradients", bytes=work.tensor_bytes({"hidden": 2, "logits": 2}),
+        scale="pending", on="last", owner=OWNER,
+        formula="2 B x hidden + 2 B x logits per micro-batch whose weight gradients wait",
+        source="Qi et al. 2023 (arXiv 2401.10241), section 2: the weight gradient needs both",
     )  # fmt: skip
 
 

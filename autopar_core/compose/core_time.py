@@ -33,7 +33,7 @@ def core_time(
     ]
 
 
-def _term(name: str, seconds: Floats, phase: str, **rest: str) -> TimeTerm:
+def _term(name: str, seconds: Floats, phase: str, **rest: str | float | Floats) -> TimeTerm:
     return TimeTerm(name=name, seconds=seconds, phase=phase, owner=OWNER,
                     **{"source": _LAW_SOURCE, **rest})  # type: ignore[arg-type]  # fmt: skip
 
@@ -44,10 +44,13 @@ def _linears(
     tokens = work.extent(Extent.TOKENS)
     terms = []
     for linear in work.linears(profile.fused_qkv, profile.fused_gate_up):
-        forward, backward = linear_seconds(system, precision, tokens, linear.n_in, linear.n_out)
+        forward, backward, share = linear_seconds(
+            system, precision, tokens, linear.n_in, linear.n_out
+        )
         name = f"linear {linear.name}"
         terms.append(_term(name, forward, "forward", kind="linear", formula=_GEMM))
-        terms.append(_term(name, backward, "backward", kind="linear", formula=_GEMM))
+        terms.append(_term(name, backward, "backward", kind="linear", formula=_GEMM,
+                           weight_share=share))  # fmt: skip
         terms += [
             _term(name, forward, f"recompute_{mode}", kind="linear", formula=_GEMM)
             for mode, repeated in profile.recompute_linears.items()
@@ -114,21 +117,23 @@ def _weight_gradients(
     seconds = np.asarray(moved / system.memory.bytes_per_second, dtype=np.float64)
     formula = f"{profile.wgrad_bytes:g} B x block parameters / bandwidth"
     return [
-        _term("gradient accumulation", seconds, "backward", kind="elementwise", formula=formula)
-    ]
+        _term("gradient accumulation", seconds, "backward", kind="elementwise", formula=formula,
+              weight_share=1.0)
+    ]  # fmt: skip
 
 
 def _head(work: RankWork, system: SystemProfile, precision: str) -> list[TimeTerm]:
     """Logits GEMM; the loss is among the elementwise kernels of segment ``head``."""
     half = "fp16" if precision == "fp16" else "bf16"
     hidden = np.full(len(work), work.model.hidden, dtype=np.int64)
-    forward, backward = linear_seconds(
+    forward, backward, share = linear_seconds(
         system, half, work.extent(Extent.TOKENS), hidden, work.extent(Extent.VOCABULARY_ROWS)
     )
     return [
         _term("linear logits", forward, "forward", segment="head", formula=_GEMM),
-        _term("linear logits", backward, "backward", segment="head", formula=_GEMM),
-    ]
+        _term("linear logits", backward, "backward", segment="head", formula=_GEMM,
+              weight_share=share),
+    ]  # fmt: skip
 
 
 def _optimizer(work: RankWork, profile: CoreProfile, system: SystemProfile) -> list[TimeTerm]:

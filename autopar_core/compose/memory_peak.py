@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from attrs import frozen
 
 from autopar_core.compose.memory_table import SITUATIONS, STAGE_SITUATIONS, MemoryTable
-from autopar_core.compose.situation import BACKWARD, END, FORWARD, Situation
+from autopar_core.compose.situation import BACKWARD, END, FORWARD, INPUT, Situation
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.terms import (
     EMBEDDING_BACKWARD,
@@ -80,8 +80,11 @@ def _features(
     """Everything that does not depend on the block at work."""
     key = situation.key
     constant = np.zeros((len(layers), key.ranks))
-    held = _per_micro_batch(table, situation, layout)
+    held = _per_micro_batch(table, situation.place, layout)
     by_rank = [(held, np.ascontiguousarray(situation.others.T))]
+    if situation.pending.any():
+        waiting = _per_pending(table, situation, layers)
+        by_rank.append((waiting, np.ascontiguousarray(situation.pending.T.astype(np.float64))))
     alike = []
     for (scale, on, when), nbytes in table.static:
         place = situation.place[on]
@@ -100,13 +103,25 @@ def _features(
     return _Features(constant, tuple(by_rank), tuple(alike))
 
 
-def _per_micro_batch(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
-    """(K, stages) bytes that one micro-batch in flight holds on each virtual stage."""
+def _per_micro_batch(table: MemoryTable, place: Mapping[str, Bools], layout: Layout) -> Floats:
+    """(K, S) bytes that one micro-batch in flight holds on each virtual stage."""
     none, selective, full = (table.saved[:, i, None] for i in range(len(MODES)))
     plain = layout.layers - layout.selective - layout.full
     total = plain * none + layout.selective * selective + layout.full * full
     for on, nbytes in table.in_flight:
-        total += nbytes[:, None] * situation.place[on]
+        total += nbytes[:, None] * place[on]
+    return np.asarray(total)
+
+
+def _per_pending(table: MemoryTable, situation: Situation, layers: Floats) -> Floats:
+    """(K, stages) bytes that a micro-batch holds whose weight gradients are still to be computed.
+
+    Every product keeps its input and the gradient of its output, which is what its layer saved
+    without recompute; see ADR 7.
+    """
+    total = layers * table.saved[:, 0, None]
+    for on, nbytes in table.pending:
+        total = total + nbytes[:, None] * situation.place[on]
     return np.asarray(total)
 
 
@@ -147,9 +162,14 @@ def _forward(
 
 
 def _backward(
-    table: MemoryTable, kind: Ints, first: int, layers: Floats, selective: Floats, full: Floats
-) -> Floats:
-    """(K, S) over the base: the largest instant of a backward of one chunk."""
+    table: MemoryTable, kind: Ints, first: int, layers: Floats, selective: Floats, full: Floats,
+    split: bool,
+) -> Floats:  # fmt: skip
+    """(K, S) over the base: the largest instant of a backward of one chunk.
+
+    With ``split`` only the inputs' gradients are computed: blocks that are done hold what their
+    weight gradients need.
+    """
     worst = np.zeros_like(layers)
     ends = (
         (np.nonzero(kind & 1)[0], (LOSS, HEAD_BACKWARD, HEAD_REDUCE), True),
@@ -158,13 +178,17 @@ def _backward(
     for at, instants, saved in ends:
         here = layers[:, at]
         parts = (x[:, at] if x.ndim else x for x in (selective, full))
-        base = _saved_below(table, here, *parts) if saved else 0.0
+        base = _saved_below(table, here, *parts) if saved else (
+            table.saved[:, 0, None] * here if split else 0.0
+        )  # fmt: skip
         for instant in instants:
             value = base + _stage_value(table, instant, kind[at], first, here)
             worst[:, at] = np.maximum(worst[:, at], value)
     flat, rows = table.block.ravel(), table.at[:, None] * SITUATIONS
     situation = rows + ((kind * 2 + first) * 4 * len(MODES))[None, :]
     done = table.done[:, kind * 2 + first] if table.done.any() else None
+    if split:
+        done = table.saved[:, 0, None] + (0.0 if done is None else done)
     for block in _positions(layers, selective, full):
         column = situation + 6 * (block == layers) + 3 * (block == 1)
         if full.ndim:
@@ -194,27 +218,36 @@ def _positions(layers: Floats, selective: Floats, full: Floats) -> list[Floats]:
 
 
 def _at_work(table: MemoryTable, situation: Situation, layout: Layout, layers: Floats) -> Floats:
-    """(segments, K) what the chunk at work adds: its stage and a first backward decide."""
-    compact = _Compact.of(layout)
-    numbers = np.arange(situation.key.stages)
-    places = 2 * (numbers == 0) + (numbers == situation.key.stages - 1)
+    """(segments, K) what the chunk at work adds: its stage and a first backward decide.
+
+    At the end of its forward and at the start of its backward the micro-batch at work holds what
+    every other one does.
+    """
+    key = situation.key
+    compact = None if key.mirrored else _Compact.of(layout)
+    numbers = np.arange(key.stages)
+    places = 2 * (numbers == 0) + (numbers == key.last)
     if compact is not None:
         layout, places = compact.layout, compact.places
     shown = layout.layers.astype(np.float64)
+    rest = _per_micro_batch(table, _places_of(places), layout)
     selective, full = _counts(layout.selective), _counts(layout.full)
     at = situation.segments
     kind, first, stage = situation.kind[at], situation.first[at].astype(int), situation.stage[at]
     added = np.zeros((len(at), len(layers)))
-    for which in (FORWARD, BACKWARD, END):
+    for which in (FORWARD, BACKWARD, END, INPUT):
         for flag in (0, 1):
             here = np.nonzero((kind == which) & (first == flag))[0]
             if not len(here):
                 continue
             if which == END:
                 parts = _stage_value(table, FINAL, places, 0, shown)
+            elif which == FORWARD:
+                parts = np.maximum(rest, _forward(table, places, flag, shown, selective, full))
             else:
-                evaluate = _forward if which == FORWARD else _backward
-                parts = evaluate(table, places, flag, shown, selective, full)
+                split = which == INPUT
+                parts = _backward(table, places, flag, shown, selective, full, split)
+                np.maximum(parts, rest, out=parts)
             columns = parts.T
             added[here] = columns[stage[here]] if compact is None else compact.spread(
                 columns, layers, stage[here])  # fmt: skip
@@ -266,6 +299,13 @@ class _Compact:
         return made
 
 
+def _places_of(kinds: Ints) -> dict[str, Bools]:
+    """Place -> stages that it names, from 2 for the first stage plus 1 for the last."""
+    first, last = kinds >= 2, kinds % 2 == 1
+    return {"any": np.ones(len(kinds), bool), "first": first, "last": last, "not_first": ~first,
+            "not_last": ~last}  # fmt: skip
+
+
 def _counts(layers: Ints) -> Floats:
     """As floats; a 0-d zero when no layer of any row is in the mode."""
     return layers.astype(np.float64) if layers.any() else np.zeros(())
@@ -273,9 +313,7 @@ def _counts(layers: Ints) -> Floats:
 
 def rank_peaks(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
     """(K, ranks) largest allocated bytes of every rank."""
-    layers = layout.layers.astype(np.float64)
-    features = _features(table, situation, layout, layers)
-    added = _at_work(table, situation, layout, layers)
+    features, added = _parts(table, situation, layout)
     peaks = features.constant
     for rank, moments, segments in _ranks(situation):
         held = features.of(situation, rank, moments)
@@ -287,20 +325,29 @@ def rank_peaks(table: MemoryTable, situation: Situation, layout: Layout) -> Floa
     return peaks
 
 
-def peak_moment(table: MemoryTable, situation: Situation, layout: Layout, rank: int) -> int:
-    """Moment at which a rank of the only row peaks."""
+def peak_moments(table: MemoryTable, situation: Situation, layout: Layout) -> list[int]:
+    """Moment at which each rank of the only row peaks."""
+    value = moment_bytes(table, situation, layout)
+    return [int(moments.start + value[moments].argmax()) for _, moments, _ in _ranks(situation)]
+
+
+def moment_bytes(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
+    """(M,) largest allocated bytes during each moment of the only row."""
+    features, added = _parts(table, situation, layout)
+    value = np.empty(len(situation.rank))
+    for rank, moments, segments in _ranks(situation):
+        lengths = np.diff(np.append(situation.segments[segments], moments.stop))
+        value[moments] = features.of(situation, rank, moments)[:, 0]
+        value[moments] += np.repeat(added[segments, 0], lengths) + features.constant[0, rank]
+    return value
+
+
+def _parts(table: MemoryTable, situation: Situation, layout: Layout) -> tuple[_Features, Floats]:
     layers = layout.layers.astype(np.float64)
-    features = _features(table, situation, layout, layers)
-    added = _at_work(table, situation, layout, layers)
-    for one, moments, segments in _ranks(situation):
-        if one == rank:
-            ends = np.append(situation.segments[segments], moments.stop)
-            lengths = np.diff(ends)
-            value = features.of(situation, rank, moments)[:, 0] + np.repeat(
-                added[segments, 0], lengths
-            )
-            return int(moments.start + value.argmax())
-    raise ValueError(f"no rank {rank}")
+    return (
+        _features(table, situation, layout, layers),
+        _at_work(table, situation, layout, layers),
+    )
 
 
 def _ranks(situation: Situation) -> Iterator[tuple[int, slice, slice]]:

@@ -99,6 +99,7 @@ class MemoryTable:
         static: ((scale, on, when), (N,)) of terms that live through the step.
         saved: (N, modes) bytes per layer and micro-batch in flight.
         in_flight: (on, (N,)) bytes per chunk and micro-batch in flight.
+        pending: (on, (N,)) bytes per chunk and micro-batch whose weight gradients wait.
         block: (rows, situations) largest sum over the parts of a block's backward, without what other
             blocks have saved.
         done: (N, 8) bytes per layer whose backward is done, index = stage type * 2 + first.
@@ -115,6 +116,7 @@ class MemoryTable:
     static: tuple[tuple[tuple[str, str, str], Floats], ...]
     saved: Floats
     in_flight: tuple[tuple[str, Floats], ...]
+    pending: tuple[tuple[str, Floats], ...]
     block: Floats
     done: Floats
     stage: Floats
@@ -131,6 +133,7 @@ class MemoryTable:
         inside = [t for t in terms if not t.reserve]
         static = _sum_by(inside, is_static, lambda t: (t.scale, t.on, t.when))
         flight = _sum_by(inside, lambda t: t.scale == "micro_batch", lambda t: t.on)
+        pending = _sum_by(inside, lambda t: t.scale == "pending", lambda t: t.on)
         saved = np.zeros((size, len(MODES)))
         done = np.zeros((size, 8))
         reserve = np.zeros(size)
@@ -150,10 +153,13 @@ class MemoryTable:
         held = [t.live for t in inside if t.scale in ("saved_layer", "micro_batch")]
         # instants of a backward at which the block at work still holds everything it has saved
         whole = frozenset(BLOCK_INSTANTS).intersection(*held)
-        ends = not whole or any(FORWARD_END in t.live and not is_static(t) for t in inside)
+        ends = not whole or any(
+            FORWARD_END in t.live and not is_static(t) and t.scale != "pending" for t in inside
+        )
         return cls(
             static=tuple(static.items()), saved=saved, in_flight=tuple(flight.items()),
-            block=_block_sums(inside, size), done=done, stage=stage, stage_layer=stage_layer,
+            pending=tuple(pending.items()), block=_block_sums(inside, size), done=done,
+            stage=stage, stage_layer=stage_layer,
             reserve=reserve, at=np.arange(size), whens=frozenset(t.when for t in inside),
             forward_end=ends, layered=bool(stage_layer.any()),
         )  # fmt: skip
@@ -165,6 +171,7 @@ class MemoryTable:
             static=tuple((key, value[rows]) for key, value in self.static),
             saved=self.saved[rows],
             in_flight=tuple((key, value[rows]) for key, value in self.in_flight),
+            pending=tuple((key, value[rows]) for key, value in self.pending),
             done=self.done[rows],
             reserve=self.reserve[rows],
             at=self.at[rows],
@@ -186,7 +193,7 @@ def _block_sums(terms: Sequence[MemoryTerm], size: int) -> Floats:
     grouped = _sum_by(
         terms,
         lambda t: (
-            not is_static(t) and t.scale not in ("layer_done", "layer")
+            not is_static(t) and t.scale not in ("layer_done", "layer", "pending")
             and not t.live.isdisjoint(BLOCK_INSTANTS)
         ),
         lambda t: (t.live & frozenset(BLOCK_INSTANTS), t.scale, t.on, t.position, t.when, t.modes),

@@ -29,12 +29,15 @@ def gemm_seconds(
 
 def linear_seconds(
     system: SystemProfile, precision: str, tokens: Array, n_in: Array, n_out: Array
-) -> tuple[Floats, Floats]:
-    """(forward, backward) of ``y = x W``; backward is the input and the weight gradient."""
+) -> tuple[Floats, Floats, Floats]:
+    """(forward, backward, weight gradient's share of the backward) of ``y = x W``.
+
+    The backward is the product for the input's gradient and the one for the weights'.
+    """
     forward = gemm_seconds(system, precision, tokens, n_out, n_in)
     data = gemm_seconds(system, precision, tokens, n_in, n_out)
     weight = gemm_seconds(system, precision, n_in, n_out, tokens)
-    return forward, data + weight
+    return forward, data + weight, weight / (data + weight)
 
 
 def attention_law(system: SystemProfile, kernel: str, head_dim: int) -> AttentionLaw:
