@@ -53,7 +53,14 @@ from autopar_core.hooks.context import EvalContext
 from autopar_core.hooks.info import PluginInfo
 from autopar_core.hooks.markers import API_VERSION, hookimpl
 from autopar_core.hooks.named import Exporter, Generator, Ranker, Reader, Renderer
-from autopar_core.hooks.schedule import Composer, Moments, ScheduleKey
+from autopar_core.hooks.schedule import (
+    OPERATIONS,
+    Composer,
+    Floor,
+    Moments,
+    ScheduleKey,
+    Timeline,
+)
 from autopar_core.laws.collectives import (
     RING,
     SEND,
@@ -80,14 +87,15 @@ from autopar_core.work.rank_work import RankWork
 __all__ = [
     "ALWAYS", "API_VERSION", "ATTENTION", "BLOCK_END", "BLOCK_INSTANTS", "BLOCK_PARTS",
     "BLOCK_REDUCE", "EMBEDDING_BACKWARD", "EMBEDDING_REDUCE", "FINAL", "FORWARD_END", "GATHER",
-    "HABIT", "HARD", "HEAD_BACKWARD", "HEAD_REDUCE", "LOSS", "MLP", "RECOMPUTE", "RING", "SEND",
+    "HABIT", "HARD", "HEAD_BACKWARD", "HEAD_REDUCE", "LOSS", "MLP", "OPERATIONS", "RECOMPUTE",
+    "RING", "SEND",
     "Array", "AttentionCall", "AttentionCalls", "AutoparError", "Bools", "Broken", "ClusterConfig",
     "Composer", "Detail", "Dimension", "Divide", "EvalContext", "Exporter", "Extent", "Field",
-    "Floats", "FrameworkProfile", "Generator", "Group", "InputError", "Ints", "LayerHost", "Level",
-    "MemoryCost", "MemoryPart", "MemoryTerm", "ModelConfig", "Moments", "Partial",
+    "Floats", "Floor", "FrameworkProfile", "Generator", "Group", "InputError", "Ints", "LayerHost",
+    "Level", "MemoryCost", "MemoryPart", "MemoryTerm", "ModelConfig", "Moments", "Partial",
     "PerformanceCost", "PluginInfo", "PrecisionRecipe", "RankWork", "Ranker", "Reader", "Renderer",
     "Rounding", "ScheduleKey", "SearchResult", "Shard", "StageMemory", "StageSummary", "Strategy",
-    "StrategyBatch", "SystemProfile", "TimePart", "TimeTerm", "TrainingConfig",
+    "StrategyBatch", "SystemProfile", "TimePart", "TimeTerm", "Timeline", "TrainingConfig",
     "TransientTensor", "Window",
     "all_reduce_seconds", "all_to_all_seconds", "attention_seconds", "bucket_seconds", "ceil_div",
     "fixed_seconds", "gemm_seconds", "hookimpl", "host_terms", "moved_inputs", "moved_seconds",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autopar_core.cli.folder import write_files
+from autopar_core.cli.folder import add_files
 from autopar_core.cli.output import plugins_at_work, print_json, print_table
 from autopar_core.cli.session import json_option, load_plugins
 from autopar_core.errors import InputError
@@ -56,7 +56,7 @@ def calibrate(
     with plugins_at_work():
         found = fit_runs(runs, system, framework, manager, fit)
     if out is not None and found.fitted:
-        write_files(out.parent, {out.name: as_toml(found).encode()}, f"--out {out}")
+        add_files(out.parent, {out.name: as_toml(found).encode()}, f"--out {out}")
     if as_json:
         print_json(as_document(found))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autopar_core.cli.earlier import RESULT, is_result
@@ -43,20 +43,46 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """
     check_target(folder)
     _check_strangers(folder, files)
+    try:
+        _place(folder, files)
+    except OSError as error:
+        raise InputError(f"--out {folder}", f"cannot be written: {error.strerror}") from error
+
+
+def _place(folder: Path, files: Mapping[str, bytes]) -> None:
     target = folder.resolve()
     fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
     try:
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            for name, content in files.items():
-                path = fresh / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            _swap(fresh, target)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            path = fresh / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        _swap(fresh, target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], ours: Sequence[str]) -> None:
+    """Write the files of a folder that holds nothing else, whole or not at all.
+
+    Raises:
+        InputError: When the place cannot be written or holds anything but ``ours``.
+    """
+    where = f"--out {folder}"
+    if folder.exists():
+        if not folder.is_dir():
+            raise InputError(where, "is a file; name a folder")
+        strangers = sorted(path.name for path in folder.iterdir() if path.name not in ours)
+        if strangers:
+            shown = ", ".join(strangers[:3])
+            raise InputError(where, f"holds other files ({shown}); name a folder of its own")
+        if Path.cwd().is_relative_to(folder.resolve()):
+            raise InputError(where, "is the current folder or holds it; name a folder of its own")
+    try:
+        _place(folder, files)
     except OSError as error:
-        raise InputError(f"--out {folder}", f"cannot be written: {error.strerror}") from error
+        raise InputError(where, f"cannot be written: {error.strerror}") from error
 
 
 def _swap(fresh: Path, target: Path) -> None:
@@ -93,7 +119,7 @@ def _check_strangers(folder: Path, files: Mapping[str, bytes]) -> None:
         )
 
 
-def write_files(folder: Path, files: Mapping[str, bytes], where: str) -> None:
+def add_files(folder: Path, files: Mapping[str, bytes], where: str) -> None:
     """Write files into a folder that may hold others, each whole or not at all.
 
     Raises:

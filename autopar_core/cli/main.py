@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "estimate": ("estimate", "estimate", "Memory and step time of one strategy."),
     "explain": ("explain", "explain", "Why a strategy is not the winner of a run."),
     "diff": ("diff", "diff", "What differs between two runs."),
+    "timeline": ("timeline", "timeline", "One step of a strategy of a run, over time."),
     "report": ("report", "report", "Print the answer of a run."),
     "validate": ("validate", "validate", "Predictions against measured runs, errors by source."),
     "calibrate": ("calibrate", "calibrate", "A profile fitted to your own runs."),

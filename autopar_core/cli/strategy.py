@@ -54,6 +54,22 @@ def open_strategy(request: Request, texts: Iterable[str]) -> Asked:
     return Asked(session, fields)
 
 
+def open_found(request: Request, strategy: Mapping[str, Value]) -> Asked:
+    """The job of a run and the scalar fields of a strategy that it found.
+
+    Raises:
+        InputError: When a value is none that the field may have.
+    """
+    session = open_session(request)
+    known = Keys.of(session.manager).fields
+    fields = {
+        name: check_value(known[name], value, f"{OPTION}: {name}")
+        for name, value in strategy.items()
+        if name in known
+    }
+    return Asked(session, fields)
+
+
 def reason_of(result: SearchResult) -> str:
     """Why a strategy was not estimated at all."""
     sentences = [sentence for cut in result.cuts for _, _, sentence in cut.reasons]

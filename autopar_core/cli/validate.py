@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autopar_core.cli.folder import write_files
+from autopar_core.cli.folder import add_files
 from autopar_core.cli.output import plugins_at_work, print_table
 from autopar_core.cli.session import console, json_option, load_plugins
 from autopar_core.errors import InputError
@@ -74,7 +74,7 @@ def validate(
     answer = judge.operations(ops, system) if ops is not None else judge.reports(cases, pairs)
     made = _text(answer.document)
     if out is not None:
-        write_files(out.parent, {out.name: made.encode()}, f"--out {out}")
+        add_files(out.parent, {out.name: made.encode()}, f"--out {out}")
     if as_json:
         click.echo(made, nl=False)
     else:
@@ -103,11 +103,11 @@ def _runs(files: tuple[Path, ...], out: Path | None, plot: Path | None, as_json:
         answer = _answer(runs, manager)
     made = _text(document(answer))
     if out is not None:
-        write_files(out.parent, {out.name: made.encode()}, f"--out {out}")
+        add_files(out.parent, {out.name: made.encode()}, f"--out {out}")
     if plot is not None:
         from autopar_core.validate.plot import pictures
 
-        write_files(plot, pictures(answer.rows), f"--plot {plot}")
+        add_files(plot, pictures(answer.rows), f"--plot {plot}")
     if as_json:
         click.echo(made, nl=False)
     else:

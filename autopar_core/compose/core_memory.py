@@ -60,6 +60,7 @@ def core_memory(
     terms += cast_weights(work, system, recipe)
     terms += [_head_saved(work, tensor) for tensor in profile.head_saved]
     terms += _loss(work, profile)
+    terms.append(_head_pending(work))
     terms += [evolve(t, owner=OWNER) for t in profile_terms(work, profile.transient)]
     return terms + _fixed(work, profile)
 
@@ -226,6 +227,17 @@ def _loss(work: RankWork, profile: CoreProfile) -> list[MemoryTerm]:
         )
         for name, each, scale, live in ways
     ]  # fmt: skip
+
+
+def _head_pending(work: RankWork) -> MemoryTerm:
+    """What the head's weight gradient needs where it waits."""
+    formula = {"hidden": 2.0, "logits": 2.0}
+    return MemoryTerm(
+        name="head input and logit gradients", bytes=work.tensor_bytes(formula),
+        scale="pending", on="last", owner=OWNER, inputs=partial(tensor_inputs, work, formula),
+        formula="2 B x hidden + 2 B x logits per micro-batch whose weight gradients wait",
+        source="Qi et al. 2023 (arXiv 2401.10241), section 2: the weight gradient needs both",
+    )  # fmt: skip
 
 
 def _fixed(work: RankWork, profile: CoreProfile) -> list[MemoryTerm]:

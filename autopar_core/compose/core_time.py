@@ -73,7 +73,7 @@ def _linears(
     terms = []
     formula = _gemm_formula(system, recipe)
     for linear in work.linears(profile.fused_qkv, profile.fused_gate_up):
-        forward, backward = linear_seconds(
+        forward, backward, share = linear_seconds(
             system, recipe.format, tokens, linear.n_in, linear.n_out, recipe.speed_share
         )
         name = f"linear {linear.name}"
@@ -82,7 +82,9 @@ def _linears(
         more: dict[str, Any] = {"kind": "linear", "inputs": inputs}
         terms.append(_term(name, forward, "forward", formula=formula, **more))
         both = _backward_formula(formula)
-        terms.append(_term(name, backward, "backward", formula=both, **more))
+        terms.append(
+            _term(name, backward, "backward", formula=both, weight_share=share, **more)
+        )
         terms += [
             _term(name, forward, f"recompute_{mode}", formula=formula, **more)
             for mode, repeated in profile.recompute_linears.items()
@@ -153,7 +155,7 @@ def _weight_gradients(
     formula = f"{profile.wgrad_bytes:g} B x block parameters / bandwidth"
     return [
         _term("gradient accumulation", seconds, "backward", kind="elementwise", formula=formula,
-              source=_MEMORY_SOURCE,
+              weight_share=1.0, source=_MEMORY_SOURCE,
               inputs={"block parameters": work.parameters("block"),
                       "bandwidth (B/s)": system.memory.bytes_per_second})
     ]  # fmt: skip
@@ -163,7 +165,7 @@ def _head(work: RankWork, system: SystemProfile, recipe: PrecisionRecipe) -> lis
     """Logits GEMM, always in 16 bits; the loss is among the elementwise kernels of segment ``head``."""
     half = recipe.format if recipe.sixteen_bit else "bf16"
     hidden = np.full(len(work), work.model.hidden, dtype=np.int64)
-    forward, backward = linear_seconds(
+    forward, backward, share = linear_seconds(
         system, half, work.extent(Extent.TOKENS), hidden, work.extent(Extent.VOCABULARY_ROWS)
     )
     formula = _GEMM.replace("2 M N K", "waves x 2 M N K") if system.gemm.tile[0] else _GEMM
@@ -172,7 +174,7 @@ def _head(work: RankWork, system: SystemProfile, recipe: PrecisionRecipe) -> lis
     return [
         _term("linear logits", forward, "forward", segment="head", formula=formula, inputs=inputs),
         _term("linear logits", backward, "backward", segment="head", inputs=inputs,
-              formula=_backward_formula(formula)),
+              formula=_backward_formula(formula), weight_share=share),
     ]  # fmt: skip
 
 

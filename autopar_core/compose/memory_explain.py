@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
-from autopar_core.compose.memory_peak import Layout
+from autopar_core.compose.layout import Layout
 from autopar_core.compose.memory_table import is_static, placed, positioned, timely
-from autopar_core.compose.situation import BACKWARD, END, FORWARD, Situation
+from autopar_core.compose.situation import END, FORWARD, INPUT, WEIGHT, Situation
 from autopar_core.domain.cost import MemoryPart, StageMemory
 from autopar_core.domain.terms import (
     BLOCK_INSTANTS,
@@ -28,7 +28,10 @@ from autopar_core.domain.terms import (
 )
 
 
-_WHOLE_STAGE = (FORWARD_END, LOSS, HEAD_BACKWARD, HEAD_REDUCE)
+# The end of a forward or start of a backward: the micro-batch at work holds what others do.
+_START = "start"
+_WHOLE_STAGE = (FORWARD_END, LOSS, HEAD_BACKWARD, HEAD_REDUCE, _START)
+_EMBEDDING = (EMBEDDING_BACKWARD, EMBEDDING_REDUCE)
 
 
 @frozen
@@ -82,7 +85,7 @@ class RankExplainer:
         s = self.situation
         return StageMemory(
             rank=int(s.rank[moment]), allocated_bytes=total, instant=self._text(point),
-            in_flight=tuple(int(x) for x in s.in_flight[moment]), parts=tuple(parts),
+            in_flight=tuple((s.in_flight[moment] + s.pending[moment]).tolist()), parts=tuple(parts),
         )  # fmt: skip
 
     def _text(self, point: Point) -> str:
@@ -93,6 +96,10 @@ class RankExplainer:
             return "end of the step"
         if s.kind[point.moment] == FORWARD:
             return f"end of a forward{chunk}"
+        if s.kind[point.moment] == WEIGHT:
+            return f"weight gradients{chunk}"
+        if point.instant == _START:
+            return f"start of a {which}backward{chunk}"
         where = f", block {point.block}" if point.block else ""
         return f"{which}backward{chunk}{where}: {point.instant.replace('_', ' ')}"
 
@@ -102,14 +109,14 @@ class RankExplainer:
         layers = self.layers[stage]
         if kind == END:
             yield Point(moment, FINAL)
+        elif kind == WEIGHT:
+            yield Point(moment, "nothing")
         elif kind == FORWARD:
             if layers and self._mode(stage, layers) == "none":
                 yield Point(moment, FORWARD_END)
-            else:
-                yield Point(moment, "nothing")
+            yield Point(moment, _START)
         else:
-            yield Point(moment, "nothing")
-            if stage == s.key.stages - 1:
+            if stage == s.key.last:
                 yield from (Point(moment, i) for i in (LOSS, HEAD_BACKWARD, HEAD_REDUCE))
             changed = self.full[stage] + self.selective[stage]
             blocks = {layers, layers - 1, 2, 1, changed + 1, changed, self.full[stage] + 1,
@@ -120,6 +127,7 @@ class RankExplainer:
                 yield from (Point(moment, instant, block) for instant in BLOCK_INSTANTS)
             if stage == 0:
                 yield from (Point(moment, i) for i in (EMBEDDING_BACKWARD, EMBEDDING_REDUCE))
+            yield Point(moment, _START)
 
     def _mode(self, stage: int, block: int) -> str:
         if self.every:
@@ -142,13 +150,13 @@ class RankExplainer:
         """How many times a term counts at a point."""
         s = self.situation
         stage = int(s.stage[point.moment])
-        first, last = stage == 0, stage == s.key.stages - 1
+        first, last = stage == 0, stage == s.key.last
         if is_static(term):
             return self._static(term, point)
         if term.scale == "working_layer":
-            works = s.kind[point.moment] != END
+            works = s.kind[point.moment] not in (END, WEIGHT)
             return self._in_modes(stage, term.modes) if works else 0
-        if term.scale in ("saved_layer", "micro_batch"):
+        if term.scale in ("saved_layer", "micro_batch", "pending"):
             return self._held(term, point, stage, first, last)
         if point.instant not in term.live and term.scale != "layer_done":
             return 0
@@ -181,14 +189,30 @@ class RankExplainer:
         for chunk in range(s.key.chunks):
             other = chunk * s.key.ranks + rank
             number = int(s.others[point.moment, chunk])
-            if term.scale == "micro_batch":
+            waiting = int(s.pending[point.moment, chunk])
+            if term.scale == "pending":
+                total += waiting * bool(s.place[term.on][other])
+            elif term.scale == "micro_batch":
                 total += number * bool(s.place[term.on][other])
             else:
                 total += number * self._in_modes(other, term.modes)
+                total += waiting * self.layers[other] * ("none" in term.modes)
+        if term.scale == "pending" or s.kind[point.moment] == WEIGHT:
+            return total
         if term.scale == "micro_batch":
-            return total + (placed(term.on, first, last) and point.instant in term.live)
+            held = point.instant == _START or point.instant in term.live
+            return total + (placed(term.on, first, last) and held)
+        return total + self._saved_here(term, point, stage)
+
+    def _saved_here(self, term: MemoryTerm, point: Point, stage: int) -> int:
+        """Layers of the stage at work that hold a saved tensor; without the inputs' gradients alone
+        a layer that is done holds none."""
+        kind = self.situation.kind[point.moment]
+        kept = (kind == INPUT) * ("none" in term.modes)
         if point.block:
             below = self._in_modes(stage, term.modes, point.block - 1)
-            return total + below + (point.instant in term.live)
-        whole = point.instant in _WHOLE_STAGE and s.kind[point.moment] in (FORWARD, BACKWARD)
-        return total + (self._in_modes(stage, term.modes) if whole else 0)
+            done = (self.layers[stage] - point.block) * kept
+            return int(below + (point.instant in term.live) + done)
+        if point.instant in _WHOLE_STAGE:
+            return self._in_modes(stage, term.modes)
+        return int(self.layers[stage] * kept) if point.instant in _EMBEDDING else 0

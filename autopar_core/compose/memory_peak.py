@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from attrs import frozen
 
+from autopar_core.compose.layout import Layout, Modes, modes_of
 from autopar_core.compose.memory_table import SITUATIONS, STAGE_SITUATIONS, MemoryTable
-from autopar_core.compose.situation import BACKWARD, END, FORWARD, Situation
+from autopar_core.compose.situation import BACKWARD, END, FORWARD, INPUT, Situation
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.terms import (
     EMBEDDING_BACKWARD,
@@ -21,50 +22,6 @@ from autopar_core.domain.terms import (
     MODES,
     STAGE_INSTANTS,
 )
-
-
-@frozen(eq=False)
-class Layout:
-    """Layers of each virtual stage and how many of them recompute, (K, stages).
-
-    Recomputed layers are the first ones of a stage: fully recomputed first, then selectively. With
-    ``every`` = k they are every k-th layer of a rank instead, counted through all its chunks.
-
-    Attributes:
-        layers: Layers of each stage.
-        selective, full: Layers in that mode.
-        every: 0, or the distance of fully recomputed layers; ``full`` counts them, ``selective`` is 0.
-        start: (K, stages) layers that the rank has in earlier chunks; needed with ``every``.
-    """
-
-    layers: Ints
-    selective: Ints
-    full: Ints
-    every: int = 0
-    start: Ints | None = None
-
-    @classmethod
-    def plain(cls, layers: Ints) -> Layout:
-        """No layer recomputes."""
-        return cls(layers, np.zeros_like(layers), np.zeros_like(layers))
-
-    @classmethod
-    def alternating(cls, layers: Ints, every: int, ranks: int) -> Layout:
-        """Every ``every``-th layer of a rank recomputes fully."""
-        chunks = layers.reshape(len(layers), -1, ranks)
-        start = (np.cumsum(chunks, axis=1) - chunks).reshape(layers.shape)
-        full = (start + layers) // every - start // every
-        return cls(layers, np.zeros_like(layers), full, every, start)
-
-    def take(self, rows: Bools | Ints | slice) -> Layout:
-        """The same of some rows."""
-        start = None if self.start is None else self.start[rows]
-        return Layout(self.layers[rows], self.selective[rows], self.full[rows], self.every, start)
-
-    def put(self, rows: Bools | Ints, other: Layout) -> None:
-        """Replace some rows in place (the arrays of a solver's own layout)."""
-        self.layers[rows], self.selective[rows] = other.layers, other.selective
-        self.full[rows] = other.full
 
 
 @frozen(eq=False)
@@ -98,8 +55,11 @@ def _features(
     """Everything that does not depend on the block at work."""
     key = situation.key
     constant = np.zeros((len(layers), key.ranks))
-    held = _per_micro_batch(table, situation, layout)
+    held = _per_micro_batch(table, situation.place, layout)
     by_rank = [(held, np.ascontiguousarray(situation.others.T))]
+    if situation.pending.any():
+        waiting = _per_pending(table, situation, layers)
+        by_rank.append((waiting, np.ascontiguousarray(situation.pending.T.astype(np.float64))))
     alike = []
     for (scale, on, when), nbytes in table.static:
         place = situation.place[on]
@@ -118,103 +78,26 @@ def _features(
     return _Features(constant, tuple(by_rank), tuple(alike))
 
 
-def _per_micro_batch(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
-    """(K, stages) bytes that one micro-batch in flight holds on each virtual stage."""
+def _per_micro_batch(table: MemoryTable, place: Mapping[str, Bools], layout: Layout) -> Floats:
+    """(K, S) bytes that one micro-batch in flight holds on each virtual stage."""
     none, selective, full = (table.saved[:, i, None] for i in range(len(MODES)))
     plain = layout.layers - layout.selective - layout.full
     total = plain * none + layout.selective * selective + layout.full * full
     for on, nbytes in table.in_flight:
-        total += nbytes[:, None] * situation.place[on]
+        total += nbytes[:, None] * place[on]
     return np.asarray(total)
 
 
-@frozen(eq=False)
-class _First:
-    """The first layers of a stage recompute, fully and then selectively; 0-d counts are "no layer"."""
+def _per_pending(table: MemoryTable, situation: Situation, layers: Floats) -> Floats:
+    """(K, stages) bytes that a micro-batch holds whose weight gradients are still to be computed.
 
-    selective: Floats
-    full: Floats
-
-    def at(self, stages: Ints) -> _First:
-        """The same of some stages."""
-        return _First(*(x[:, stages] if x.ndim else x for x in (self.selective, self.full)))
-
-    def saved(self, per_layer: Floats, below: Floats) -> Floats:
-        """(K, S) bytes of the first ``below`` layers of a stage, from (K, modes) bytes of one."""
-        none, some, most = (per_layer[:, i, None] for i in range(len(MODES)))
-        if not self.full.ndim and not self.selective.ndim:
-            return np.asarray(below * none)
-        in_full = np.minimum(below, self.full)
-        in_selective = np.minimum(below - in_full, self.selective)
-        total = (below - in_full - in_selective) * none
-        if self.full.ndim:
-            total += in_full * most
-        if self.selective.ndim:
-            total += in_selective * some
-        return np.asarray(total)
-
-    def number(self, block: Floats) -> Ints:
-        """(K, S) index of the block's mode in :data:`MODES`; 0-d where no layer recomputes."""
-        if not self.full.ndim and not self.selective.ndim:
-            return np.zeros((), np.int64)
-        if self.full.ndim:
-            return np.asarray((block <= self.full) * 1 + (block <= self.full + self.selective))
-        return np.asarray((block <= self.selective) * 1)
-
-    def positions(self, layers: Floats) -> list[Floats]:
-        """Blocks at which a stage can peak: its ends, and both sides of every change of mode.
-
-        Between them what is saved grows and what is done shrinks by the same bytes per block.
-        """
-        blocks = [layers, layers - 1, np.minimum(2.0, layers), np.minimum(1.0, layers)]
-        if self.full.ndim:
-            blocks += [self.full + 1, self.full]
-        if self.selective.ndim:
-            blocks += [self.full + self.selective + 1, self.full + self.selective]
-        return blocks
-
-
-@frozen(eq=False)
-class _Every:
-    """Every k-th layer of a rank recomputes fully; ``start`` layers lie in its earlier chunks."""
-
-    every: int
-    start: Floats
-
-    def at(self, stages: Ints) -> _Every:
-        """The same of some stages."""
-        return _Every(self.every, self.start[:, stages])
-
-    def saved(self, per_layer: Floats, below: Floats) -> Floats:
-        """(K, S) bytes of the first ``below`` layers of a stage, from (K, modes) bytes of one."""
-        full = (self.start + below) // self.every - self.start // self.every
-        return np.asarray((below - full) * per_layer[:, 0, None] + full * per_layer[:, -1, None])
-
-    def number(self, block: Floats) -> Ints:
-        """(K, S) index of the block's mode in :data:`MODES`."""
-        return np.asarray(((self.start + block) % self.every == 0) * (len(MODES) - 1))
-
-    def positions(self, layers: Floats) -> list[Floats]:
-        """Blocks at which a stage can peak.
-
-        Blocks a whole period apart differ by a constant, so the first and the last period decide,
-        with one block more for the ends, which are situations of their own.
-        """
-        near = range(self.every + 1)
-        return [layers - x for x in near] + [np.minimum(1.0 + x, layers) for x in near]
-
-
-_Modes = _First | _Every
-
-
-def _modes(layout: Layout) -> _Modes:
-    if layout.every and layout.start is not None:
-        return _Every(layout.every, layout.start.astype(np.float64))
-    counts = (
-        layers.astype(np.float64) if layers.any() else np.zeros(())
-        for layers in (layout.selective, layout.full)
-    )  # fmt: skip
-    return _First(*counts)
+    Every product keeps its input and the gradient of its output, which is what its layer saved
+    without recompute; see ADR 7.
+    """
+    total = layers * table.saved[:, 0, None]
+    for on, nbytes in table.pending:
+        total = total + nbytes[:, None] * situation.place[on]
+    return np.asarray(total)
 
 
 def _stage_value(
@@ -229,15 +112,21 @@ def _stage_value(
     return np.asarray(value)
 
 
-def _forward(table: MemoryTable, kind: Ints, first: int, layers: Floats, modes: _Modes) -> Floats:
+def _forward(table: MemoryTable, kind: Ints, first: int, layers: Floats, modes: Modes) -> Floats:
     """(K, S) over the base: the end of a forward whose top block does not recompute, else nothing."""
     value = modes.saved(table.saved, layers)
     value += _stage_value(table, FORWARD_END, kind, first, layers)
     return np.where((modes.number(layers) == 0) & (layers > 0), value, 0.0)
 
 
-def _backward(table: MemoryTable, kind: Ints, first: int, layers: Floats, modes: _Modes) -> Floats:
-    """(K, S) over the base: the largest instant of a backward of one chunk."""
+def _backward(
+    table: MemoryTable, kind: Ints, first: int, layers: Floats, modes: Modes, split: bool
+) -> Floats:
+    """(K, S) over the base: the largest instant of a backward of one chunk.
+
+    With ``split`` only the inputs' gradients are computed: blocks that are done hold what their
+    weight gradients need.
+    """
     worst = np.zeros_like(layers)
     ends = (
         (np.nonzero(kind & 1)[0], (LOSS, HEAD_BACKWARD, HEAD_REDUCE), True),
@@ -245,13 +134,17 @@ def _backward(table: MemoryTable, kind: Ints, first: int, layers: Floats, modes:
     )
     for at, instants, saved in ends:
         here = layers[:, at]
-        base = modes.at(at).saved(table.saved, here) if saved else 0.0
+        base = modes.at(at).saved(table.saved, here) if saved else (
+            table.saved[:, 0, None] * here if split else 0.0
+        )  # fmt: skip
         for instant in instants:
             value = base + _stage_value(table, instant, kind[at], first, here)
             worst[:, at] = np.maximum(worst[:, at], value)
     flat, rows = table.block.ravel(), table.at[:, None] * SITUATIONS
     situation = rows + ((kind * 2 + first) * 4 * len(MODES))[None, :]
     done = table.done[:, kind * 2 + first] if table.done.any() else None
+    if split:
+        done = table.saved[:, 0, None] + (0.0 if done is None else done)
     for block in modes.positions(layers):
         column = situation + 6 * (block == layers) + 3 * (block == 1)
         mode = modes.number(block)
@@ -266,29 +159,38 @@ def _backward(table: MemoryTable, kind: Ints, first: int, layers: Floats, modes:
 
 
 def _at_work(table: MemoryTable, situation: Situation, layout: Layout, layers: Floats) -> Floats:
-    """(segments, K) what the chunk at work adds: its stage and a first backward decide."""
-    compact = _Compact.of(layout)
-    numbers = np.arange(situation.key.stages)
-    places = 2 * (numbers == 0) + (numbers == situation.key.stages - 1)
+    """(segments, K) what the chunk at work adds: its stage and a first backward decide.
+
+    At the end of its forward and at the start of its backward the micro-batch at work holds what
+    every other one does.
+    """
+    key = situation.key
+    compact = None if key.mirrored else _Compact.of(layout)
+    numbers = np.arange(key.stages)
+    places = 2 * (numbers == 0) + (numbers == key.last)
     if compact is not None:
         layout, places = compact.layout, compact.places
     shown = layout.layers.astype(np.float64)
-    modes = _modes(layout)
+    rest = _per_micro_batch(table, _places_of(places), layout)
+    modes = modes_of(layout)
     at = situation.segments
     kind, first, stage = situation.kind[at], situation.first[at].astype(int), situation.stage[at]
     added = np.zeros((len(at), len(layers)))
-    for which in (FORWARD, BACKWARD, END):
+    for which in (FORWARD, BACKWARD, END, INPUT):
         for flag in (0, 1):
             here = np.nonzero((kind == which) & (first == flag))[0]
             if not len(here):
                 continue
             if which == END:
                 parts = _stage_value(table, FINAL, places, 0, shown)
+            elif which == FORWARD:
+                parts = np.maximum(rest, _forward(table, places, flag, shown, modes))
             else:
-                evaluate = _forward if which == FORWARD else _backward
-                parts = evaluate(table, places, flag, shown, modes)
-                if table.working is not None:
-                    parts = parts + modes.saved(table.working, shown)
+                split = which == INPUT
+                parts = _backward(table, places, flag, shown, modes, split)
+                np.maximum(parts, rest, out=parts)
+            if which != END and table.working is not None:
+                parts = parts + modes.saved(table.working, shown)
             columns = parts.T
             added[here] = columns[stage[here]] if compact is None else compact.spread(
                 columns, layers, stage[here])  # fmt: skip
@@ -340,11 +242,16 @@ class _Compact:
         return made
 
 
+def _places_of(kinds: Ints) -> dict[str, Bools]:
+    """Place -> stages that it names, from 2 for the first stage plus 1 for the last."""
+    first, last = kinds >= 2, kinds % 2 == 1
+    return {"any": np.ones(len(kinds), bool), "first": first, "last": last, "not_first": ~first,
+            "not_last": ~last}  # fmt: skip
+
+
 def rank_peaks(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
     """(K, ranks) largest allocated bytes of every rank."""
-    layers = layout.layers.astype(np.float64)
-    features = _features(table, situation, layout, layers)
-    added = _at_work(table, situation, layout, layers)
+    features, added = _parts(table, situation, layout)
     peaks = features.constant
     for rank, moments, segments in _ranks(situation):
         held = features.of(situation, rank, moments)
@@ -356,20 +263,29 @@ def rank_peaks(table: MemoryTable, situation: Situation, layout: Layout) -> Floa
     return peaks
 
 
-def peak_moment(table: MemoryTable, situation: Situation, layout: Layout, rank: int) -> int:
-    """Moment at which a rank of the only row peaks."""
+def peak_moments(table: MemoryTable, situation: Situation, layout: Layout) -> list[int]:
+    """Moment at which each rank of the only row peaks."""
+    value = moment_bytes(table, situation, layout)
+    return [int(moments.start + value[moments].argmax()) for _, moments, _ in _ranks(situation)]
+
+
+def moment_bytes(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
+    """(M,) largest allocated bytes during each moment of the only row."""
+    features, added = _parts(table, situation, layout)
+    value = np.empty(len(situation.rank))
+    for rank, moments, segments in _ranks(situation):
+        lengths = np.diff(np.append(situation.segments[segments], moments.stop))
+        value[moments] = features.of(situation, rank, moments)[:, 0]
+        value[moments] += np.repeat(added[segments, 0], lengths) + features.constant[0, rank]
+    return value
+
+
+def _parts(table: MemoryTable, situation: Situation, layout: Layout) -> tuple[_Features, Floats]:
     layers = layout.layers.astype(np.float64)
-    features = _features(table, situation, layout, layers)
-    added = _at_work(table, situation, layout, layers)
-    for one, moments, segments in _ranks(situation):
-        if one == rank:
-            ends = np.append(situation.segments[segments], moments.stop)
-            lengths = np.diff(ends)
-            value = features.of(situation, rank, moments)[:, 0] + np.repeat(
-                added[segments, 0], lengths
-            )
-            return int(moments.start + value.argmax())
-    raise ValueError(f"no rank {rank}")
+    return (
+        _features(table, situation, layout, layers),
+        _at_work(table, situation, layout, layers),
+    )
 
 
 def _ranks(situation: Situation) -> Iterator[tuple[int, slice, slice]]:

@@ -100,6 +100,7 @@ class MemoryTable:
         saved: (N, modes) bytes per layer and micro-batch in flight.
         working: (N, modes) bytes per layer of the chunk that works; None where nothing counts so.
         in_flight: (on, (N,)) bytes per chunk and micro-batch in flight.
+        pending: (on, (N,)) bytes per chunk and micro-batch whose weight gradients wait.
         block: (rows, situations) largest sum over the parts of a block's backward, without what other
             blocks have saved.
         done: (N, 8) bytes per layer whose backward is done, index = stage type * 2 + first.
@@ -117,6 +118,7 @@ class MemoryTable:
     saved: Floats
     working: Floats | None
     in_flight: tuple[tuple[str, Floats], ...]
+    pending: tuple[tuple[str, Floats], ...]
     block: Floats
     done: Floats
     stage: Floats
@@ -134,6 +136,7 @@ class MemoryTable:
         inside = [t for t in terms if not t.reserve and t.bytes.any()]
         static = _sum_by(inside, is_static, lambda t: (t.scale, t.on, t.when))
         flight = _sum_by(inside, lambda t: t.scale == "micro_batch", lambda t: t.on)
+        pending = _sum_by(inside, lambda t: t.scale == "pending", lambda t: t.on)
         saved = _by_mode(inside, "saved_layer", size)
         working = _by_mode(inside, "working_layer", size)
         done = np.zeros((size, 8))
@@ -150,11 +153,14 @@ class MemoryTable:
         held = [t.live for t in inside if t.scale in ("saved_layer", "micro_batch")]
         # instants of a backward at which the block at work still holds everything it has saved
         whole = frozenset(BLOCK_INSTANTS).intersection(*held)
-        ends = not whole or any(FORWARD_END in t.live and not is_static(t) for t in inside)
+        ends = not whole or any(
+            FORWARD_END in t.live and not is_static(t) and t.scale != "pending" for t in inside
+        )
         return cls(
             static=tuple(static.items()), saved=saved,
             working=working if working.any() else None, in_flight=tuple(flight.items()),
-            block=_block_sums(inside, size), done=done, stage=stage, stage_layer=stage_layer,
+            pending=tuple(pending.items()), block=_block_sums(inside, size), done=done,
+            stage=stage, stage_layer=stage_layer,
             reserve=reserve, at=np.arange(size), whens=frozenset(t.when for t in inside),
             forward_end=ends, layered=bool(stage_layer.any()),
         )  # fmt: skip
@@ -167,6 +173,7 @@ class MemoryTable:
             saved=self.saved[rows],
             working=None if self.working is None else self.working[rows],
             in_flight=tuple((key, value[rows]) for key, value in self.in_flight),
+            pending=tuple((key, value[rows]) for key, value in self.pending),
             done=self.done[rows],
             reserve=self.reserve[rows],
             at=self.at[rows],
@@ -199,7 +206,7 @@ def _block_sums(terms: Sequence[MemoryTerm], size: int) -> Floats:
     grouped = _sum_by(
         terms,
         lambda t: (
-            not is_static(t) and t.scale not in ("layer_done", "layer", "working_layer")
+            not is_static(t) and t.scale not in ("layer_done", "layer", "working_layer", "pending")
             and not t.live.isdisjoint(BLOCK_INSTANTS)
         ),
         lambda t: (t.live & frozenset(BLOCK_INSTANTS), t.scale, t.on, t.position, t.when, t.modes),

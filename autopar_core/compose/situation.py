@@ -11,7 +11,7 @@ from autopar_core.domain.arrays import Array, Bools, Floats, Ints
 from autopar_core.hooks.schedule import Moments, ScheduleKey
 
 
-FORWARD, BACKWARD, END = 0, 1, 2
+FORWARD, BACKWARD, END, INPUT, WEIGHT = range(5)
 # Moments compared in pairs without sorting out equal ones first.
 PAIRWISE = 128
 _STATES = ("entered", "accumulated", "reduced")
@@ -24,7 +24,7 @@ class Situation:
     Attributes:
         key: The schedule key.
         rank, kind, chunk, first, sent: (M,) as in :class:`Moments`.
-        in_flight: (M, chunks) as in :class:`Moments`.
+        in_flight, pending: (M, chunks) as in :class:`Moments`.
         states: entered, accumulated, reduced -> (M, chunks).
         stage: (M,) virtual stage at work.
         others: (M, chunks) micro-batches in flight without the one at work.
@@ -40,6 +40,7 @@ class Situation:
     first: Bools
     sent: Bools
     in_flight: Ints
+    pending: Ints
     states: Mapping[str, Bools]
     stage: Ints
     others: Floats
@@ -59,16 +60,20 @@ class Situation:
         Ends of a forward count only with ``forward_end``: else the backward that follows holds as
         much.
         """
-        if "step" in whens and not (np.asarray(moments.kind) == END).any():
-            moments = _with_end(moments)
-        keep = _survivors(moments, whens, forward_end)
+        ended = with_end(moments, whens)
+        return cls.at(key, ended, _survivors(ended, whens, forward_end))
+
+    @classmethod
+    def at(cls, key: ScheduleKey, moments: Moments | _Moments, keep: Ints) -> Situation:
+        """The moments ``keep``, which stand in the order of rank, kind, first and chunk."""
         rank, chunk, kind = moments.rank[keep], moments.chunk[keep], moments.kind[keep]
         in_flight = np.asarray(moments.in_flight)[keep]
         others = in_flight.astype(np.float64)
-        running = np.nonzero(kind != END)[0]
+        # A micro-batch whose weight gradients run counts as pending, not as in flight.
+        running = np.nonzero((kind != END) & (kind != WEIGHT))[0]
         others[running, chunk[running]] -= 1
         numbers = np.arange(key.stages)
-        first, last = numbers == 0, numbers == key.stages - 1
+        first, last = numbers == 0, numbers == key.last
         place = {
             "any": np.ones(key.stages, bool), "first": first, "last": last,
             "not_first": ~first, "not_last": ~last,
@@ -78,8 +83,9 @@ class Situation:
         segments = np.nonzero(np.r_[True, (marks[1:] != marks[:-1]).any(axis=1)])[0]
         states = {name: np.asarray(getattr(moments, name))[keep] for name in _STATES}
         return cls(
-            key, rank, kind, chunk, moments.first[keep], moments.sent[keep], in_flight, states,
-            chunk * key.ranks + rank, others, starts, segments, place,
+            key, rank, kind, chunk, moments.first[keep], moments.sent[keep], in_flight,
+            np.asarray(moments.pending)[keep], states, chunk * key.ranks + rank, others, starts,
+            segments, place,
         )  # fmt: skip
 
     def shows(self, when: str, on: str) -> Floats:
@@ -109,7 +115,10 @@ class Situation:
         return np.asarray(chunk * self.key.ranks + self.rank)
 
     def most_in_flight(self) -> Ints:
-        """(ranks, chunks) largest number of micro-batches in flight per chunk."""
+        """(ranks, chunks) largest number of micro-batches in flight per chunk.
+
+        Those whose weight gradients wait hold what recompute cannot free and do not count.
+        """
         return np.asarray(np.maximum.reduceat(self.in_flight, self.starts, axis=0))
 
 
@@ -121,6 +130,7 @@ class _Moments:
     kind: Ints
     chunk: Ints
     in_flight: Ints
+    pending: Ints
     first: Bools
     entered: Bools
     accumulated: Bools
@@ -128,13 +138,19 @@ class _Moments:
     sent: Bools
 
 
-def _with_end(moments: Moments) -> _Moments:
-    """One moment more per rank: nothing in flight, no chunk in any state, the optimizer runs."""
+def with_end(moments: Moments, whens: frozenset[str]) -> Moments | _Moments:
+    """One moment more per rank where terms ask for it: the optimizer runs, with nothing in flight.
+
+    Schedules that know the end of a step say it themselves.
+    """
+    if "step" not in whens or (np.asarray(moments.kind) == END).any():
+        return moments
     ranks = np.unique(np.asarray(moments.rank))
     chunks = np.asarray(moments.in_flight).shape[1]
     zero, yes = np.zeros(len(ranks), np.int64), np.ones((len(ranks), chunks), bool)
     end = {
         "rank": ranks, "kind": zero + END, "chunk": zero, "in_flight": np.zeros_like(yes, np.int64),
+        "pending": np.zeros_like(yes, np.int64),
         "first": ~yes[:, 0], "entered": ~yes, "accumulated": ~yes, "reduced": ~yes,
         "sent": ~yes[:, 0],
     }  # fmt: skip
@@ -146,7 +162,7 @@ def _survivors(moments: Moments | _Moments, whens: frozenset[str], forward_end: 
     m = moments
     timed = bool(whens & {"first", "later"})
     same = [m.rank, m.kind, m.chunk, np.asarray(m.first & timed, dtype=np.int64)]
-    more: list[Array] = [np.asarray(m.in_flight)]
+    more: list[Array] = [np.asarray(m.in_flight), np.asarray(m.pending)]
     held_states = [name for name in ("entered", "accumulated") if name in whens]
     more += [np.asarray(getattr(m, name)).astype(np.int64) for name in held_states]
     if "sent" in whens:
@@ -177,5 +193,11 @@ def _survivors(moments: Moments | _Moments, whens: frozenset[str], forward_end: 
         beaten = covers & (~covers.T | np.tri(len(members), k=-1, dtype=bool))
         keep += members[~beaten.any(axis=1)].tolist()
     kept = np.asarray(sorted(keep), dtype=np.int64)
-    by = (kept, m.chunk[kept], m.first[kept], m.kind[kept], m.rank[kept])
-    return np.asarray(kept[np.lexsort(by)])
+    return in_order(m, kept)
+
+
+def in_order(moments: Moments, rows: Ints) -> Ints:
+    """Rows by rank, kind, first and chunk, else as they stand."""
+    m = moments
+    by = (rows, m.chunk[rows], m.first[rows], m.kind[rows], m.rank[rows])
+    return np.asarray(rows[np.lexsort(by)])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from attrs import define, field, frozen
 
-from autopar_core.compose.memory_peak import Layout
+from autopar_core.compose.layout import Layout
 from autopar_core.compose.time_table import (
     PhaseCost,
     compose_phase,
@@ -79,9 +79,8 @@ class _Sums:
 
 
 def explain_time(
-    terms: Sequence[TimeTerm], share: RankShare, total: float, owner: str, blocking: bool,
-    time_scale: float = 1.0,
-) -> tuple[TimePart, ...]:  # fmt: skip
+    terms: Sequence[TimeTerm], share: RankShare, total: float, owner: str, time_scale: float = 1.0
+) -> tuple[TimePart, ...]:
     """Parts that sum to ``total``; what is left is idle time of the schedule's owner.
 
     ``time_scale`` is the factor that the seconds of all terms carry already.
@@ -94,13 +93,13 @@ def explain_time(
         if share.layers[mode]:
             chosen = select(terms, "block", mode_phases(mode))
             _spread(sums, chosen, compose_phase(chosen, 1), m * share.layers[mode])
-    ends = [("embedding", 0), ("head", share.key.ranks - 1)]
+    ends = [("embedding", 0), ("head", share.key.last % share.key.ranks)]
     for segment, rank in ends:
         if share.rank == rank:
             for phase in ("forward", "backward"):
                 chosen = select(terms, segment, (phase,))
                 _spread(sums, chosen, compose_phase(chosen, 1), m)
-    if blocking:
+    if share.key.blocking:
         # a rank sends every activation but the last stage's, every gradient but the first's
         for phase, sends in (("forward", share.rank < share.key.ranks - 1),
                              ("backward", share.rank > 0)):  # fmt: skip
@@ -150,14 +149,21 @@ def _spread(sums: _Sums, terms: Sequence[TimeTerm], cost: PhaseCost, times: int)
 
 def _steps(sums: _Sums, terms: Sequence[TimeTerm], share: RankShare) -> None:
     """Step terms of the rank: reductions, gathers, optimizer."""
+    for term, times, shown, hidden in step_shares(terms, share):
+        sums.add(term, "step", times, shown, hidden)
+
+
+def step_shares(
+    terms: Sequence[TimeTerm], share: RankShare
+) -> Iterator[tuple[TimeTerm, int, float, float]]:
+    """(step term of the rank, its count, seconds that show, hidden ones), window by window."""
     layers = sum(share.layers.values())
     capacity = {"first_forward": share.first_forward, "last_backward": share.last_backward}
     groups: dict[str, list[tuple[TimeTerm, int, float]]] = {}
+    last = share.key.last % share.key.ranks
+    there = {"any": True, "first": share.rank == 0, "last": share.rank == last}
     for term in terms:
-        if term.segment != "step":
-            continue
-        there = {"any": True, "first": share.rank == 0, "last": share.rank == share.key.ranks - 1}
-        if not there[term.on]:
+        if term.segment != "step" or not there[term.on]:
             continue
         times = layers if term.scale == "layer" else 1
         name = term.window.name if term.window else ""
@@ -171,4 +177,4 @@ def _steps(sums: _Sums, terms: Sequence[TimeTerm], share: RankShare) -> None:
             shown = float(exposed(window, np.array([total]), room)[0])
         for term, times, seconds in members:
             part = shown * seconds / total if total > 0 else 0.0
-            sums.add(term, "step", times, part, max(0.0, seconds - part))
+            yield term, times, part, max(0.0, seconds - part)

@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.terms import MODES, TimeTerm, Window
+from autopar_core.hooks.schedule import ScheduleKey
 
 
 RANK_WINDOWS = ("first_forward", "last_backward")
@@ -54,7 +55,8 @@ class WindowUse:
 class PhaseCost:
     """Composition of one segment and phase: device, fully exposed links, windows, host floor.
 
-    ``total`` = slower of (device + exposed + fine windows) and host (``with_host``) + block windows.
+    ``total`` = slower of (device + exposed + fine windows) and host (``with_host``) + block windows;
+    ``weight`` is the part of it that computes weight gradients alone.
     """
 
     device: Floats
@@ -62,6 +64,7 @@ class PhaseCost:
     host: Floats
     windows: tuple[WindowUse, ...]
     total: Floats
+    weight: Floats
 
 
 def merge_windows(windows: Sequence[Window]) -> Window:
@@ -92,7 +95,7 @@ def compose_phase(terms: Sequence[TimeTerm], size: int) -> PhaseCost:
         if term.window is not None:
             named.setdefault(window_mark(term), []).append(term)
     uses = []
-    total = device + bare
+    total = free = device + bare
     floored = False
     for mark in sorted(named, key=lambda m: (m[0] == "block", m)):
         (name, phase), group = mark, named[mark]
@@ -108,9 +111,22 @@ def compose_phase(terms: Sequence[TimeTerm], size: int) -> PhaseCost:
         shown = exposed(window, seconds, capacity)
         uses.append(WindowUse(mark, seconds, shown))
         total = total + shown
+        free = free if name == "block" else total
     if not floored:
         total = with_host(total, host)
-    return PhaseCost(device, bare, host, tuple(uses), total)
+    pace = with_host(free, host) / np.where(free > 0, free, 1.0)
+    return PhaseCost(device, bare, host, tuple(uses), total, _weight(terms, pace))
+
+
+def _weight(terms: Sequence[TimeTerm], pace: Floats) -> Floats:
+    """Device seconds of weight gradients, stretched where the host sets the pace."""
+    shares = [
+        t.seconds * t.weight_share for t in terms
+        if t.resource == "device" and t.phase == "backward" and np.any(t.weight_share)
+    ]  # fmt: skip
+    if not shares:
+        return np.zeros_like(pace)
+    return np.asarray(sum(shares, start=np.zeros_like(pace)) * pace)
 
 
 def select(terms: Sequence[TimeTerm], segment: str, phases: Sequence[str]) -> list[TimeTerm]:
@@ -158,6 +174,8 @@ class TimeTable:
         ends: {"embedding" | "head": ((N,) forward, (N,) backward)}.
         hop: ((N,) forward message, (N,) backward message).
         steps: Step terms by window.
+        weight: (N,) part of one layer's backward that computes weight gradients alone.
+        head_weight: (N,) the same of the head's backward.
     """
 
     forward: Floats
@@ -165,27 +183,30 @@ class TimeTable:
     ends: dict[str, tuple[Floats, Floats]]
     hop: tuple[Floats, Floats]
     steps: tuple[StepPart, ...]
+    weight: Floats
+    head_weight: Floats
 
     @classmethod
     def build(cls, terms: Sequence[TimeTerm], size: int) -> TimeTable:
         """Compose the terms of N = ``size`` rows."""
         forward = compose_phase(select(terms, "block", ("forward",)), size).total
-        backward = np.stack(
-            [compose_phase(select(terms, "block", mode_phases(m)), size).total for m in MODES],
-            axis=1,
-        )
+        blocks = [compose_phase(select(terms, "block", mode_phases(m)), size) for m in MODES]
+        backward = np.stack([cost.total for cost in blocks], axis=1)
+        costs = {
+            (part, phase): compose_phase(select(terms, part, (phase,)), size)
+            for part in ("embedding", "head")
+            for phase in ("forward", "backward")
+        }
         ends = {
-            part: (
-                compose_phase(select(terms, part, ("forward",)), size).total,
-                compose_phase(select(terms, part, ("backward",)), size).total,
-            )
+            part: (costs[part, "forward"].total, costs[part, "backward"].total)
             for part in ("embedding", "head")
         }
         hop = (
             compose_phase(select(terms, "hop", ("forward",)), size).total,
             compose_phase(select(terms, "hop", ("backward",)), size).total,
         )
-        return cls(forward, backward, ends, hop, step_parts(terms, size))
+        return cls(forward, backward, ends, hop, step_parts(terms, size), blocks[0].weight,
+                   costs["head", "backward"].weight)  # fmt: skip
 
     def take(self, rows: slice | Ints | Bools) -> TimeTable:
         """The same of some rows."""
@@ -193,7 +214,7 @@ class TimeTable:
             self.forward[rows], self.backward[rows],
             {k: (f[rows], b[rows]) for k, (f, b) in self.ends.items()},
             (self.hop[0][rows], self.hop[1][rows]),
-            tuple(s.take(rows) for s in self.steps),
+            tuple(s.take(rows) for s in self.steps), self.weight[rows], self.head_weight[rows],
         )  # fmt: skip
 
 
@@ -217,12 +238,12 @@ def step_parts(terms: Sequence[TimeTerm], size: int) -> tuple[StepPart, ...]:
 
 
 def tail_seconds(
-    steps: Sequence[StepPart], rank_layers: Ints, ranks: int, first_forward: Floats,
+    steps: Sequence[StepPart], rank_layers: Ints, key: ScheduleKey, first_forward: Floats,
     last_backward: Floats,
 ) -> Floats:  # fmt: skip
     """(K, ranks) seconds after a rank's last work: reductions, gathers, optimizer."""
-    first, last = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
-    first[0], last[-1] = 1, 1
+    first, last = np.zeros(key.ranks, np.int64), np.zeros(key.ranks, np.int64)
+    first[0], last[key.last % key.ranks] = 1, 1
     total = np.zeros(rank_layers.shape)
     capacity = {"first_forward": first_forward, "last_backward": last_backward}
     for part in steps:

@@ -29,7 +29,8 @@ class StageMemory:
     """Peak of one pipeline rank: ``parts`` sum to ``allocated_bytes``.
 
     ``instant`` names the moment ("backward of chunk 0, block 5: mlp"); ``in_flight`` counts the
-    micro-batches of each chunk whose activations are alive then.
+    micro-batches of each chunk whose activations are alive then, those that wait for their weight
+    gradients included.
     """
 
     rank: int

@@ -25,12 +25,14 @@ class Plan:
         given: Layers per stage, flat or ``[chunk][stage]``; for recompute a mapping mode -> the
             same shape, or k with ``every``.
         offset: Partition ``auto``: allowed difference to the even split of every stage.
+        difference: Partition ``auto``: most layers by which two stages may differ; None is any.
         layers: Recompute ``auto``: allowed number of recomputed layers of every stage.
     """
 
     kind: str = "auto"
     given: Any = None
     offset: Range = field(factory=Range)
+    difference: int | None = None
     layers: Range = field(factory=Range)
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 from attrs import field, frozen
 
 from autopar_core.domain.arrays import Bools, Floats, Ints
@@ -107,7 +108,9 @@ INSTANTS: tuple[str, ...] = (*BLOCK_INSTANTS, *STAGE_INSTANTS)
 ALWAYS: frozenset[str] = frozenset(INSTANTS)
 MODES: tuple[str, ...] = ("none", "selective", "full")
 
-SCALES = ("one", "chunk", "layer", "layer_done", "saved_layer", "working_layer", "micro_batch")
+SCALES = (
+    "one", "chunk", "layer", "layer_done", "saved_layer", "working_layer", "micro_batch", "pending",
+)  # fmt: skip
 PLACES = ("any", "first", "last", "not_first", "not_last")
 POSITIONS = ("any", "top", "below_top", "bottom", "above_bottom", "not_received")
 WHENS = ("always", "first", "later", "entered", "accumulated", "reduced", "sent", "step")
@@ -135,6 +138,12 @@ def instants(_: Any, attribute: Any, value: Iterable[str]) -> None:
         )
 
 
+def share(_: Any, attribute: Any, value: Any) -> None:
+    """Validator of a share of 1, a number or (N,)."""
+    if not np.all((np.asarray(value) >= 0) & (np.asarray(value) <= 1)):
+        raise ValueError(f"{attribute.name} must lie between 0 and 1")
+
+
 def check_counting(
     live: frozenset[str], scale: str, on: str, position: str, when: str, modes: frozenset[str]
 ) -> None:
@@ -158,6 +167,8 @@ def check_counting(
         why = "scale = 'working_layer' needs all instants: it counts whenever its chunk works"
     elif scale == "micro_batch" and (narrowed or when != "always"):
         why = "scale = 'micro_batch' knows no position, when or modes"
+    elif scale == "pending" and (narrowed or when != "always" or live != ALWAYS):
+        why = "scale = 'pending' knows no instants, position, when or modes"
     elif scale == "layer_done" and (narrowed or not live.issuperset(BLOCK_INSTANTS)):
         why = (
             "scale = 'layer_done' counts at all instants of a block, whatever its position and mode"
@@ -185,7 +196,9 @@ class MemoryTerm:
             chunk (of every chunk when it is always live); ``layer_done`` per layer whose backward
             is done; ``saved_layer`` per layer in one of ``modes`` and micro-batch in flight;
             ``working_layer`` per layer in one of ``modes`` of the chunk that works, at every instant
-            of its forward and backward; ``micro_batch`` per chunk and micro-batch in flight.
+            of its forward and backward; ``micro_batch`` per chunk and micro-batch in flight;
+            ``pending`` per chunk and micro-batch whose weight gradients wait (schedules that split
+            the backward). There a layer also holds what it saves without recompute.
         on: Virtual stages that have it.
         position: Block of the stage during whose backward it exists; ``not_received`` is any block
             but the top one of a stage that gets its gradient from another rank.
@@ -265,6 +278,8 @@ class TimeTerm:
         scale: For ``step`` terms: ``one``, or ``layer`` (per layer of the rank).
         on: For ``step`` terms: ranks that have it (``any``, ``first``, ``last``).
         window: What hides a link term; None is fully exposed.
+        weight_share: Part of a device term's backward seconds, a number or (N,), that computes
+            weight gradients alone: a schedule that splits the backward may run it later.
         formula, inputs, source: As in a :class:`MemoryTerm`.
     """
 
@@ -277,6 +292,7 @@ class TimeTerm:
     scale: str = field(default="one", validator=one_of(("one", "layer")))
     on: str = field(default="any", validator=one_of(("any", "first", "last")))
     window: Window | None = None
+    weight_share: Any = field(default=0.0, validator=share)
     formula: str = ""
     inputs: Inputs = field(factory=dict)
     source: str = ""

@@ -87,12 +87,15 @@ def wave_share(system: SystemProfile, rows: Array, columns: Array) -> Floats | f
 def linear_seconds(
     system: SystemProfile, precision: str, tokens: Array, n_in: Array, n_out: Array,
     speed_share: float = 1.0,
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """(forward, backward) of ``y = x W``; backward is the input and the weight gradient."""
+) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """(forward, backward, weight gradient's share of the backward) of ``y = x W``.
+
+    The backward is the product for the input's gradient and the one for the weights'.
+    """
     forward = gemm_seconds(system, precision, tokens, n_out, n_in, speed_share)
     data = gemm_seconds(system, precision, tokens, n_in, n_out, speed_share)
     weight = gemm_seconds(system, precision, n_in, n_out, tokens, speed_share)
-    return forward, data + weight
+    return forward, data + weight, weight / (data + weight)
 
 
 def attention_law(system: SystemProfile, kernel: str, head_dim: int) -> AttentionLaw:

@@ -15,7 +15,7 @@ from autopar_core.domain.job import Job
 from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.errors import PluginError
 from autopar_core.hooks.context import EvalContext
-from autopar_core.hooks.schedule import Composer, Moments, ScheduleKey
+from autopar_core.hooks.schedule import Composer, Floor, Moments, ScheduleKey, Timeline
 from autopar_core.plugins import MISSING, PluginManager, all_dimensions, declared_fields
 
 
@@ -25,12 +25,13 @@ SCHEDULE_HOOK = "autopar_schedule"
 
 @frozen(eq=False)
 class _OneMoments:
-    """Forward, first backward, later backward of a model on one stage."""
+    """Forwards and backwards of a model on one stage."""
 
     rank: Ints
     kind: Ints
     chunk: Ints
     in_flight: Ints
+    pending: Ints
     first: Bools
     entered: Bools
     accumulated: Bools
@@ -43,8 +44,7 @@ class SingleStage:
     """The composer that is there without any: one stage, micro-batches one after another."""
 
     owner: str = CORE
-    blocking: bool = False
-    empty_stages: bool = False
+    rule: str = ""
 
     def keys(self, batch: StrategyBatch) -> tuple[Ints, tuple[ScheduleKey, ...]]:
         """Rows differ by their number of micro-batches only."""
@@ -57,15 +57,16 @@ class SingleStage:
         return ScheduleKey(key.schedule, 1, 1, min(key.micro_batches, 2))
 
     def moments(self, key: ScheduleKey) -> Moments:
-        """Forward of a later micro-batch, first backward, later backward."""
-        several = key.micro_batches > 1
-        kind = np.array([0, 1, 1] if several else [0, 1])
-        first = np.array([False, True, False] if several else [True, True])
+        """First and later forward, first and later backward."""
+        count = min(key.micro_batches, 2)
+        return self._moments(np.tile([0, 1], count), np.arange(2 * count) < 2)
+
+    def _moments(self, kind: Ints, first: Bools) -> Moments:
         n = len(kind)
-        no, yes = np.zeros((n, 1), bool), np.ones((n, 1), bool)
+        no, yes, zero = np.zeros((n, 1), bool), np.ones((n, 1), bool), np.zeros(n, np.int64)
         return _OneMoments(
-            np.zeros(n, np.int64), kind, np.zeros(n, np.int64), np.ones((n, 1), np.int64), first,
-            yes, no, no, np.zeros(n, bool),
+            zero, kind, zero, np.ones((n, 1), np.int64), np.zeros((n, 1), np.int64), first, yes,
+            no, no, np.zeros(n, bool),
         )  # fmt: skip
 
     def partition(
@@ -78,13 +79,40 @@ class SingleStage:
         """All layers on the stage."""
         return np.array([layers], dtype=np.int64)
 
-    def bound(self, key: ScheduleKey, forward: Floats, backward: Floats, hop: Floats) -> Floats:
+    def fewest(self, key: ScheduleKey) -> Ints:
+        """The stage has a layer."""
+        return np.ones(1, np.int64)
+
+    def listed(self, key: ScheduleKey, layers: int) -> Ints | None:
+        """There is one partition."""
+        return None
+
+    def floor(self, key: ScheduleKey, slowest: Floats, total: Floats) -> Floor:
+        """Micro-batches one after another."""
+        end = key.micro_batches * slowest
+        return Floor(end, end, float(key.micro_batches), 0)
+
+    def bound(
+        self, key: ScheduleKey, forward: Floats, backward: Floats, hop: Floats,
+        weight: Floats | None = None,
+    ) -> Floats:  # fmt: skip
         """Exact."""
         return np.asarray(key.micro_batches * (forward + backward))
 
-    def replay(self, key: ScheduleKey, forward: Floats, backward: Floats, hop: Floats) -> Floats:
+    def replay(
+        self, key: ScheduleKey, forward: Floats, backward: Floats, hop: Floats,
+        weight: Floats | None = None,
+    ) -> Floats:  # fmt: skip
         """Exact."""
         return self.bound(key, forward, backward, hop)
+
+    def timeline(
+        self, key: ScheduleKey, forward: Floats, backward: Floats, hop: Floats, weight: Floats
+    ) -> Timeline:
+        """Forward and backward in turn."""
+        m = key.micro_batches
+        moments = self._moments(np.tile([0, 1], m), np.arange(2 * m) < 2)
+        return Timeline.of_one_stage(m, float(forward[0, 0]), float(backward[0, 0]), moments)
 
     def last_backward(self, key: ScheduleKey, backward: Floats) -> Floats:
         """One micro-batch's backward."""

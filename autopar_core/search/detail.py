@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from attrs import frozen
 
+from autopar_core.compose.layout import Layout
 from autopar_core.compose.memory_explain import RankExplainer, part_of
-from autopar_core.compose.memory_peak import Layout, peak_moment
+from autopar_core.compose.memory_peak import peak_moments
 from autopar_core.compose.memory_table import MemoryTable
 from autopar_core.compose.time_explain import RankShare, explain_time
 from autopar_core.compose.time_table import TimeTable
@@ -19,13 +21,29 @@ from autopar_core.domain.cost import (
 )
 from autopar_core.domain.job import Job
 from autopar_core.domain.result import Detail
+from autopar_core.domain.space import Plan
 from autopar_core.domain.strategy import Strategy, StrategyBatch
 from autopar_core.hooks.schedule import ScheduleKey
-from autopar_core.search.evaluate import Estimator, StageTimes, blocks
+from autopar_core.search.clock import StageTimes
+from autopar_core.search.evaluate import Estimator
 from autopar_core.search.memory_verdict import WORDS, reserved_bytes, verdict_codes
 from autopar_core.search.problem import Problem
 from autopar_core.search.solve import solve
 from autopar_core.search.terms import Terms, collect
+
+
+@frozen(eq=False)
+class Case:
+    """One row, solved: its terms, schedule, layers and exact times."""
+
+    one: StrategyBatch
+    terms: Terms
+    time: TimeTable
+    key: ScheduleKey
+    problem: Problem
+    plans: tuple[Plan, Plan]
+    layout: Layout
+    times: StageTimes
 
 
 class Describer:
@@ -39,6 +57,19 @@ class Describer:
         self, batch: StrategyBatch, row: int, place: int, warnings: tuple[str, ...], reason: str
     ) -> Detail:
         """The detail of one row; ``reason`` is empty when it is feasible."""
+        case = self.case(batch, row)
+        key, layout, times = case.key, case.layout, case.times
+        cost = self._memory(case.terms, case.problem, layout)
+        return Detail(
+            place=place, row=row, strategy=self._strategy(case.one, key, layout),
+            feasible=not reason, filter_reason=reason, memory=cost,
+            performance=self._performance(case.terms, key, layout, times),
+            stages=self._stages(key, layout, times, cost), warnings=warnings,
+            partition_plan=case.plans[0].text, recompute_plan=case.plans[1].text,
+        )  # fmt: skip
+
+    def case(self, batch: StrategyBatch, row: int) -> Case:
+        """One row with its layers and exact times."""
         one = batch.take(np.array([row]))
         terms = collect(one, self.contexts)
         memory, time = MemoryTable.build(terms.memory, 1), TimeTable.build(terms.time, 1)
@@ -46,16 +77,9 @@ class Describer:
         key = keys[0]
         problem = self.estimator.problem(key, memory, time)
         plans = self.estimator.plans(int(one["partition_plan"][0]), int(one["recompute_plan"][0]))
-        solution = solve(problem, self.contexts.composer, *plans)
-        times = self.estimator.stage_times(key, time, solution.layout, exact=True)
-        cost = self._memory(terms, problem, solution.layout)
-        return Detail(
-            place=place, row=row, strategy=self._strategy(one, key, solution.layout),
-            feasible=not reason, filter_reason=reason, memory=cost,
-            performance=self._performance(terms, key, solution.layout, times),
-            stages=self._stages(key, solution.layout, times, cost), warnings=warnings,
-            partition_plan=plans[0].text, recompute_plan=plans[1].text,
-        )  # fmt: skip
+        layout = solve(problem, *plans).layout
+        times = self.estimator.stage_times(key, time, layout, exact=True)
+        return Case(one, terms, time, key, problem, plans, layout, times)
 
     def _strategy(self, one: StrategyBatch, key: ScheduleKey, layout: Layout) -> Strategy:
         fields = {
@@ -75,8 +99,7 @@ class Describer:
         situation = problem.situation
         explainer = RankExplainer(terms.memory, situation, layout)
         stages = [
-            explainer.rank(peak_moment(problem.memory, situation, layout, rank))
-            for rank in range(situation.key.ranks)
+            explainer.rank(moment) for moment in peak_moments(problem.memory, situation, layout)
         ]
         worst = max(stages, key=lambda s: (s.allocated_bytes, -s.rank))
         reserves = tuple(
@@ -106,14 +129,7 @@ class Describer:
             key, rank, layout, float(composer.first_forward(key, times.forward)[0, rank]),
             float(composer.last_backward(key, times.backward)[0, rank]),
         )  # fmt: skip
-        parts = explain_time(
-            terms.time,
-            share,
-            total,
-            composer.owner,
-            blocks(composer.blocking, key),
-            terms.time_scale,
-        )
+        parts = explain_time(terms.time, share, total, composer.owner, terms.time_scale)
         tokens = job.training.global_batch_size * job.training.seq_len
         low, high = job.bands.time.around(total, job.format_uncertainty)
         return PerformanceCost(
@@ -125,7 +141,9 @@ class Describer:
     def _stages(
         self, key: ScheduleKey, layout: Layout, times: StageTimes, memory: MemoryCost
     ) -> tuple[StageSummary, ...]:
-        starts = np.cumsum(layout.layers[0]) - layout.layers[0]
+        layers = layout.layers[0, key.order]
+        starts = np.zeros_like(layers)
+        starts[key.order] = np.cumsum(layers) - layers
         rows = []
         for rank in range(key.ranks):
             stages = [chunk * key.ranks + rank for chunk in range(key.chunks)]
@@ -144,7 +162,7 @@ class Describer:
                         "selective": tuple(int(layout.selective[0, s]) for s in stages),
                         "full": tuple(int(layout.full[0, s]) for s in stages),
                     },
-                    embedding=rank == 0, head=rank == key.ranks - 1,
+                    embedding=rank == 0, head=rank == key.last % key.ranks,
                     forward_seconds=float(times.forward[0, stages].sum()),
                     backward_seconds=float(times.backward[0, stages].sum()), end_seconds=end,
                     idle_seconds=max(0.0, end - work * key.micro_batches),

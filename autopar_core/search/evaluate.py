@@ -9,24 +9,27 @@ from __future__ import annotations
 import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
 from attrs import define, field, frozen
 
-from autopar_core.compose.memory_peak import Layout
+from autopar_core.compose.layout import Layout
 from autopar_core.compose.memory_table import MemoryTable
 from autopar_core.compose.situation import Situation
-from autopar_core.compose.time_table import TimeTable, tail_seconds
+from autopar_core.compose.time_table import TimeTable
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.space import Plan
 from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.verdict import OVER_MEMORY
 from autopar_core.hooks.schedule import ScheduleKey
+from autopar_core.search.clock import StageTimes, clock, stage_seconds
 from autopar_core.search.contexts import Contexts
 from autopar_core.search.memory_verdict import reserved_bytes
 from autopar_core.search.problem import Problem, Solution
 from autopar_core.search.solve import solve
+from autopar_core.search.survey import survey
 from autopar_core.search.terms import Objection, Terms, collect
 from autopar_core.units import GIB
 
@@ -36,8 +39,6 @@ CHUNK_ROWS = 8192
 # Rows x stages solved at once: arrays of this many cells stay in a core's cache.
 CELLS = 2**17
 LEAST_ROWS = 256
-# Bounds are sums in another order than the replay: their rounding never exceeds this share.
-BOUND_SLACK = 1e-12
 NO_PARTITION = "partition-shape"
 
 
@@ -74,20 +75,17 @@ class Estimates:
                    np.ones(size, bool))  # fmt: skip
 
 
-@frozen(eq=False)
-class StageTimes:
-    """Per virtual stage and per rank, (K, S) or (K, ranks): what the schedule is made of."""
+class Effort(Enum):
+    """How a row's layers and time are found.
 
-    forward: Floats
-    backward: Floats
-    hop: Floats
-    ends: Floats
-    tail: Floats
+    ``BOUND`` and ``REPLAY`` take the balanced layout, with a bound of its step or its exact step.
+    ``SEARCH`` looks for the fastest layout and replays it, ``CELLS`` with single layers on every chunk.
+    """
 
-    @property
-    def step(self) -> Floats:
-        """(K,) the rank that ends last."""
-        return np.asarray((self.ends + self.tail).max(axis=1))
+    BOUND = 0
+    REPLAY = 1
+    SEARCH = 2
+    CELLS = 3
 
 
 class Estimator:
@@ -114,8 +112,9 @@ class Estimator:
         core = job.framework.core
         modes = tuple(m for m in core.recompute_modes if m in core.recompute_linears)
         return Problem(
-            self.situation(key, memory), memory, time, job.cluster.memory_limit - memory.reserve,
-            job.model.num_layers, core.recompute_granularity, modes, core.recompute_every,
+            self.contexts.composer, key, self.situation(key, memory), memory, time,
+            job.cluster.memory_limit - memory.reserve, job.model.num_layers,
+            core.recompute_granularity, modes, core.recompute_every,
         )  # fmt: skip
 
     def plans(self, partition: int, recompute: int) -> tuple[Plan, Plan]:
@@ -127,36 +126,12 @@ class Estimator:
         self, key: ScheduleKey, time: TimeTable, layout: Layout, exact: bool
     ) -> StageTimes:
         """Times of every stage and the end of every rank, bounded or replayed."""
-        composer = self.contexts.composer
-        plain = layout.layers - layout.selective - layout.full
-        forward = layout.layers * time.forward[:, None]
-        backward = plain * time.backward[:, 0, None]
-        backward = backward + layout.selective * time.backward[:, 1, None]
-        backward = backward + layout.full * time.backward[:, 2, None]
-        for part, stage in (("embedding", 0), ("head", -1)):
-            forward[:, stage] += time.ends[part][0]
-            backward[:, stage] += time.ends[part][1]
-        hop = np.maximum(*time.hop)
-        if key.stages == 1:
-            hop = np.zeros_like(hop)
-        sent_forward, sent_backward = forward, backward
-        if blocks(composer.blocking, key):
-            sent_forward, sent_backward = forward.copy(), backward.copy()
-            sent_forward[:, :-1] += time.hop[0][:, None]
-            sent_backward[:, 1:] += time.hop[1][:, None]
-            hop = np.zeros_like(hop)
-        run = composer.replay if exact else composer.bound
-        ends = run(key, sent_forward, sent_backward, hop)
-        if not exact and key.stages > 1:
-            ends = ends * (1 - BOUND_SLACK)
-        ranks = layout.layers.reshape(-1, key.chunks, key.ranks).sum(axis=1)
-        tail = tail_seconds(
-            time.steps, ranks, key.ranks, composer.first_forward(key, forward),
-            composer.last_backward(key, backward),
-        )  # fmt: skip
-        return StageTimes(forward, backward, hop, ends, tail)
+        forward, backward = stage_seconds(key, time, layout)
+        return clock(
+            self.contexts.composer, key, time, layout.layers, forward, backward, exact
+        )
 
-    def rows(self, batch: StrategyBatch, exact: bool = False) -> Estimates:
+    def rows(self, batch: StrategyBatch, effort: Effort = Effort.BOUND) -> Estimates:
         """Estimate one chunk of rows."""
         result = Estimates.empty(len(batch))
         terms = collect(batch, self.contexts)
@@ -165,31 +140,37 @@ class Estimator:
             result.objections.append((np.nonzero(objection.rows)[0], objection))
         usable = np.nonzero(result.possible)[0]
         if len(usable):
-            self._estimate(batch, terms, usable, result, exact)
+            self._estimate(batch, terms, usable, result, effort)
         return result
 
     def _estimate(
-        self, batch: StrategyBatch, terms: Terms, usable: Ints, result: Estimates, exact: bool
+        self, batch: StrategyBatch, terms: Terms, usable: Ints, result: Estimates, effort: Effort
     ) -> None:
         memory = MemoryTable.build(terms.memory, len(batch))
         time = TimeTable.build(terms.time, len(batch))
-        index, keys = self.contexts.composer.keys(batch)
+        composer, searched = self.contexts.composer, effort in (Effort.SEARCH, Effort.CELLS)
+        index, keys = composer.keys(batch)
         alike: dict[ScheduleKey, list[int]] = {}
         for number, key in enumerate(keys):
-            alike.setdefault(self.contexts.composer.moment_key(key), []).append(number)
+            # what is searched is timed, so its rows share the key itself; else their moments
+            alike.setdefault(key if searched else composer.moment_key(key), []).append(number)
         plans = batch["partition_plan"] * (1 << 20) + batch["recompute_plan"]
         for numbers in alike.values():
             group = usable[np.isin(index[usable], numbers)]
             size = max(LEAST_ROWS, CELLS // keys[numbers[0]].stages)
             for plan in np.unique(plans[group]):
                 every = group[plans[group] == plan]
+                pair = self.plans(int(plan) >> 20, int(plan) % (1 << 20))
                 for start in range(0, len(every), size):
                     rows = every[start : start + size]
                     problem = self.problem(keys[numbers[0]], memory.take(rows), time.take(rows))
-                    pair = self.plans(int(plan) >> 20, int(plan) % (1 << 20))
-                    solution = solve(problem, self.contexts.composer, *pair)
-                    self._record_memory(problem, solution, rows, result, pair[0])
-                    self._record_time(problem, solution, rows, result, exact, keys, index)
+                    if searched:
+                        found = solve(problem, *pair, thorough=effort is Effort.CELLS)
+                    else:
+                        found = survey(problem, *pair)
+                    self._record_memory(problem, found, rows, result, pair[0])
+                    exact = effort is not Effort.BOUND
+                    self._record_time(problem, found, rows, result, exact, keys, index)
 
     def _record_time(
         self, problem: Problem, solution: Solution, rows: Ints, result: Estimates, exact: bool,
@@ -224,15 +205,12 @@ class Estimator:
             f"the partition or recompute asked for ({partition.text}) does not fit "
             f"{problem.layers} layers on {key.ranks} x {key.chunks} stages"
         )
+        if self.contexts.composer.rule and key.stages > 1:
+            sentence += f"; {self.contexts.job.framework.name} {self.contexts.composer.rule}"
         everyone = np.zeros(len(result.memory), bool)
         everyone[rows[~ok]] = True
         objection = Objection(NO_PARTITION, self.contexts.composer.owner, everyone, sentence)
         result.objections.append((rows[~ok], objection))
-
-
-def blocks(blocking: bool, key: ScheduleKey) -> bool:
-    """Whether messages occupy their sender: plain schedules only, interleaving overlaps them."""
-    return blocking and key.chunks == 1 and key.ranks > 1
 
 
 def evaluate(
@@ -319,21 +297,25 @@ def fingerprint(layout: Layout) -> Ints:
     return value.view(np.int64)
 
 
-def repeated_plans(batch: StrategyBatch, estimates: Estimates) -> list[Sentences]:
-    """Rows to which another plan gives the very same layers and recompute; the first one stays."""
+def first_alike(batch: StrategyBatch, layout: Ints, rows: Ints) -> Ints:
+    """(R,) the first of some ascending rows to which the plans give the very same layers."""
     plans = ("partition_plan", "recompute_plan")
-    rows = np.nonzero(estimates.possible)[0]
     keys = batch.take(rows).packed([name for name in batch.fields if name not in plans])
-    keys.append(estimates.layout[rows])
+    keys.append(layout[rows])
     order = np.lexsort((rows, *keys))
     same = np.ones(max(len(rows) - 1, 0), dtype=bool)
     for key in keys:
         same &= key[order][1:] == key[order][:-1]
-    again = rows[order[1:][same]]
-    if not len(again):
-        return []
+    head = np.maximum.accumulate(np.where(np.r_[True, ~same], np.arange(len(rows)), 0))
+    first = np.empty(len(rows), np.int64)
+    first[order] = rows[order[head]] if len(rows) else rows
+    return first
+
+
+def repeated_plans(rows: Ints) -> Sentences:
+    """Rows to which another plan gives the very same layers and recompute; the first one stays."""
     sentence = "another partition or recompute plan gives this row the same layers"
-    return [Sentences(SAME_PLAN, "core", np.sort(again), lambda _: sentence)]
+    return Sentences(SAME_PLAN, "core", np.sort(rows), lambda _: sentence)
 
 
 def over_memory(estimates: Estimates, limit: int) -> Sentences | None:

@@ -87,9 +87,9 @@ class ExactTimes:
             known = np.nonzero(~np.isnan(self.exact))[0]
             open_rows = np.nonzero(np.isnan(self.exact))[0]
             if len(known):
-                beaten = _beaten(self.bound[open_rows], self.memory[open_rows],
+                lost = beaten(self.bound[open_rows], self.memory[open_rows],
                                  self.exact[known], self.memory[known])  # fmt: skip
-                open_rows = open_rows[~beaten]
+                open_rows = open_rows[~lost]
             if not len(open_rows):
                 return front(self.exact[known], self.memory[known], known)
             self.know(front(self.bound[open_rows], self.memory[open_rows], open_rows))
@@ -143,7 +143,7 @@ def front(seconds: Floats, memory: Ints, rows: Ints) -> Ints:
     return np.asarray(rows[order[keep]])
 
 
-def _beaten(bound: Floats, memory: Ints, seconds: Floats, known: Ints) -> Bools:
+def beaten(bound: Floats, memory: Ints, seconds: Floats, known: Ints) -> Bools:
     """(F,) rows whose bound some known row already beats: no slower, no more memory."""
     order = np.lexsort((seconds, known))
     best = np.minimum.accumulate(seconds[order])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar_core.compose.memory_peak import Layout
+from autopar_core.compose.layout import Layout
 from autopar_core.domain.arrays import Array, Floats, Ints
 from autopar_core.domain.bands import Band
 from autopar_core.domain.framework import CoreProfile

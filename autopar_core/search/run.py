@@ -16,6 +16,7 @@ from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.verdict import HABIT, Verdicts
 from autopar_core.errors import InputError
 from autopar_core.plugins import PluginManager
+from autopar_core.search.contest import Contest
 from autopar_core.search.contexts import Contexts
 from autopar_core.search.detail import Describer
 from autopar_core.search.evaluate import (
@@ -27,7 +28,6 @@ from autopar_core.search.evaluate import (
     over_memory,
     repeated_plans,
 )
-from autopar_core.search.exact import ExactTimes
 from autopar_core.search.generate import Generation
 from autopar_core.search.memory_verdict import verdict_codes
 from autopar_core.search.picked import (
@@ -76,8 +76,10 @@ def search(
     estimates = evaluate(
         batch, estimator, workers=processes, chunk_rows=chunk_rows, progress=progress
     )
-    found = _Found.of(batch, estimates, job)
+    found = _Found.of(batch, estimates, job, ())
     exact = _exact_set(found, contexts, estimator, ranker)
+    if len(exact.repeated):
+        found = _Found.of(batch, estimates, job, (repeated_plans(exact.repeated),))
     return _result(contexts, generation, found, exact, ranker, Describer(estimator))
 
 
@@ -122,12 +124,12 @@ class _Found:
     sentences: tuple[Sentences, ...]
 
     @classmethod
-    def of(cls, batch: StrategyBatch, estimates: Estimates, job: Job) -> _Found:
+    def of(
+        cls, batch: StrategyBatch, estimates: Estimates, job: Job, repeated: tuple[Sentences, ...]
+    ) -> _Found:
         """First reason of each row, in the order of code; the memory limit comes last."""
         limit = job.cluster.memory_limit
-        sentences = merged(estimates.objections)
-        if len(job.space.partitions) * len(job.space.recomputes) > 1:
-            sentences += repeated_plans(batch, estimates)
+        sentences = [*merged(estimates.objections), *repeated]
         over = over_memory(estimates, limit)
         if over is not None:
             sentences.append(over)
@@ -160,39 +162,30 @@ class _Exact:
     exact: Bools
     ranking: Ints
     pareto: Ints
+    repeated: Ints
 
 
 def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: Picked) -> _Exact:
-    """Replay what may belong to the top-k, the front, or the best of each degree value."""
+    """Search what may belong to the top-k, the front, or the best of each degree value."""
     estimates = found.estimates
     feasible = np.nonzero(found.verdicts.feasible)[0]
-    seconds = estimates.seconds.copy()
     marked = np.zeros(len(found.batch), dtype=bool)
     none = np.zeros(0, dtype=np.int64)
     if not len(feasible):
-        return _Exact(seconds, marked, none, none)
-
-    def replay(rows: Ints) -> Floats:
-        return estimator.rows(found.batch.take(feasible[rows]), exact=True).seconds
-
-    times = ExactTimes(estimates.seconds[feasible], estimates.memory[feasible], replay)
+        return _Exact(estimates.seconds.copy(), marked, none, none, none)
 
     def key(time: Floats, memory: Ints) -> Floats:
         return rank_key(ranker, time, memory, contexts.core)
 
-    if not ranker.thing.monotone:
-        times.know(np.arange(len(feasible)))
-    groups = [found.batch[d.degree.name][feasible] for d in contexts.dimensions.values()]
-    times.seed(contexts.job.space.top_k, groups)
-    best = times.best(key, min(contexts.job.space.top_k, len(feasible)))
-    front = times.pareto()
-    winners = times.best_of_groups(groups)
-    chosen = np.unique(np.concatenate([best, front, winners]))
-    if not ranker.thing.monotone:
-        chosen = np.arange(len(feasible))
-    marked[feasible[chosen]] = True
-    seconds[feasible[chosen]] = times.exact[chosen]
-    return _Exact(seconds, marked, feasible[best], feasible[front])
+    contest = Contest(
+        found.batch, estimates, feasible, estimator, key, ranker.thing.monotone,
+        [found.batch[d.degree.name][feasible] for d in contexts.dimensions.values()],
+        contexts.job.space,
+    )  # fmt: skip
+    won = contest.winners()
+    seconds = estimates.seconds.copy()
+    marked[won.exact] = True
+    return _Exact(seconds, marked, won.ranking, won.front, won.repeated)
 
 
 def _result(

@@ -1,144 +1,219 @@
-"""Layers per stage and recompute per stage for rows that share a schedule key.
+"""The fastest layers and recompute of rows that share a schedule key.
 
-Partition: the exact min-max of stage times. Recompute ``auto``: as little as fits, see
-``recompute``. Rows that do not fit are balanced once more under the layers that each stage can hold.
+For every rank and number of layers the cheapest recompute that fits is tabulated; layers are balanced
+over ranks exactly (the slowest rank takes least) under several limits, and single layers are moved
+downhill on the true end of the step until none helps. See docs/pipeline.md.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from autopar_core.compose.memory_peak import Layout
 from autopar_core.domain.arrays import Bools, Ints
 from autopar_core.domain.space import Plan
-from autopar_core.hooks.schedule import Composer
-from autopar_core.search.problem import Problem, Solution, stage_costs
-from autopar_core.search.recompute import expressible, fewest_layers, leanest
+from autopar_core.search.book import Book, by_chunks, joined, ladders
+from autopar_core.search.boxes import Box, Space, space
+from autopar_core.search.cases import Cases, Trial
+from autopar_core.search.choices import choices
+from autopar_core.search.moves import State, improve
+from autopar_core.search.problem import Problem, Solution
+from autopar_core.search.starts import levels, slowest_least, sum_least
+from autopar_core.search.survey import survey
 
 
-def solve(problem: Problem, composer: Composer, partition: Plan, recompute: Plan) -> Solution:
-    """Choose the layout of every row."""
-    key = problem.situation.key
-    low, high = _limits(problem, composer, partition)
-    counts, possible = _partition(problem, composer, partition, low, high)
-    solution = _with_recompute(problem, counts, recompute, possible)
-    if partition.kind != "auto" or key.stages == 1:
+# Pages of a ladder: so many times the even share, and some more, before every number is tried.
+WINDOW, MARGIN = 1.5, 3
+# Cells (cases x pages x stages) that are tabulated at once.
+CELLS = 2**19
+
+
+def solve(
+    problem: Problem, partition: Plan, recompute: Plan, *, thorough: bool = True
+) -> Solution:
+    """The layout of every row: the fastest that fits, else what the survey says of the miss.
+
+    Args:
+        problem: Rows that share their schedule key.
+        partition, recompute: The plans.
+        thorough: With several chunks per rank, try every layer on every chunk; else keep to chunks
+            that are level or packed.
+    """
+    solution = survey(problem, partition, recompute)
+    found = space(problem.composer, problem.key, problem.layers, partition)
+    fits = (solution.peaks <= problem.budget[:, None]).all(axis=1) & solution.possible
+    rows = np.nonzero(fits)[0]
+    several = recompute.kind == "auto" and problem.granularity != "stage"
+    if not len(rows) or (found.fixed is not None and not several):
         return solution
-    over = solution.peaks > problem.budget[:, None]
-    # where every rank is over nothing can move; layers only go from full ranks to others
-    rows = np.nonzero(over.any(axis=1) & ~over.all(axis=1) & possible)[0]
-    if not len(rows):
-        return solution
-    over_rows = Solution(solution.layout.take(rows), solution.peaks[rows], possible[rows])
-    again = _rebalance(problem.take(rows), composer, recompute, over_rows, low, high)
-    if again is not None:
-        moved, better = again
-        kept = rows[moved]
-        solution.layout.put(kept, better.layout)
-        solution.peaks[kept] = better.peaks
+    step = max(1, CELLS // (problem.key.stages * _pages(problem, found)))
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        best = _fastest(problem.take(some), found, recompute, solution.take(some), thorough)
+        solution.put(some, best)
     return solution
 
 
-def _limits(problem: Problem, composer: Composer, plan: Plan) -> tuple[Ints, Ints]:
-    """(S,) fewest and most layers of each stage under the plan's offset range."""
-    key, layers = problem.situation.key, problem.layers
-    floor = 0 if composer.empty_stages and key.stages > 1 else 1
-    low = np.full(key.stages, floor, dtype=np.int64)
-    high = np.full(key.stages, layers, dtype=np.int64)
-    base = layers // key.stages
-    if plan.offset.min is not None:
-        low = np.maximum(low, base + plan.offset.min)
-    if plan.offset.max is not None:
-        high = np.minimum(high, base + plan.offset.max)
-    return low, high
+def _pages(problem: Problem, found: Space) -> int:
+    if found.fixed is not None:
+        return 1
+    return int(WINDOW * problem.layers / problem.key.ranks) + MARGIN
 
 
-def _partition(
-    problem: Problem, composer: Composer, plan: Plan, low: Ints, high: Ints
-) -> tuple[Ints, Bools]:
-    """((K, S) layers, (K,) possible)."""
-    key, size = problem.situation.key, len(problem.budget)
-    if plan.kind == "auto" and key.stages > 1:
-        room = np.broadcast_to(high, (size, key.stages))
-        unit, extra = stage_costs(problem)
-        if low.sum() > problem.layers:
-            return np.zeros((size, key.stages), np.int64), np.zeros(size, bool)
-        return composer.partition(key, problem.layers, unit, extra, low, room)
-    if plan.kind == "given":
-        given = np.asarray(plan.given, dtype=np.int64)
-        shape = (key.stages,) if key.chunks == 1 else (key.chunks, key.ranks)
-        fits = given.shape in (shape, (key.stages,)) and int(given.sum()) == problem.layers
-        given = given.reshape(-1)
-        fits = fits and bool((given >= low).all() and (given <= high).all())
-        counts = given if fits else np.zeros(key.stages, np.int64)
-        return np.tile(counts, (size, 1)), np.full(size, fits)
-    return np.tile(composer.even(key, problem.layers), (size, 1)), np.ones(size, bool)
+def _fastest(
+    problem: Problem, found: Space, plan: Plan, known: Solution, thorough: bool
+) -> Solution:
+    """The fastest layout of rows that have a layout that fits."""
+    most = problem.layers // problem.key.stages * 2 + 2
+    options = choices(problem, plan, most if found.fixed is None else int(known.layout.layers.max()))
+    boxes = found.boxes
+    if found.fixed is not None:
+        boxes = (Box(found.fixed, found.fixed),)
+    cases = Cases.of(problem, options, boxes)
+    per_row = len(cases) // len(problem)
+    if found.fixed is not None:
+        state = _of_counts(cases, np.tile(found.fixed, (len(cases), 1)))
+    elif found.listed is not None:
+        state = _listed(cases, found.listed)
+    else:
+        state = _searched(cases, thorough)
+    rows = np.arange(len(problem))
+    given = Cases.of(problem, options[:1], boxes[:1])
+    first = cases_of(known, given)
+    seconds = np.concatenate([first.seconds[:, None], state.seconds.reshape(-1, per_row)], axis=1)
+    every = Trial.concat([first.trial, state.trial])
+    winner = seconds.argmin(axis=1)
+    at = np.where(winner == 0, rows, len(rows) + rows * per_row + winner - 1)
+    return every.take(at).solution
 
 
-def _with_recompute(problem: Problem, counts: Ints, plan: Plan, possible: Bools) -> Solution:
-    """Fill in recompute as the plan says."""
-    layout = Layout.plain(counts)
-    if plan.kind == "every":
-        layout = Layout.alternating(counts, plan.given, problem.situation.key.ranks)
-        possible = possible & problem.alternates
-    elif plan.kind in ("selective", "full"):
-        getattr(layout, plan.kind)[:] = counts
-        possible = possible & (plan.kind in problem.modes)
-    elif plan.kind == "given":
-        for mode in ("selective", "full"):
-            wanted = np.asarray((plan.given or {}).get(mode, 0), dtype=np.int64).reshape(-1)
-            if wanted.size not in (1, counts.shape[1]):
-                possible = np.zeros_like(possible)
-                wanted = np.zeros(1, np.int64)
-            getattr(layout, mode)[:] = wanted
-        possible = possible & (layout.selective + layout.full <= counts).all(axis=1)
-        possible = possible & expressible(problem, layout)
-    peaks = problem.peaks(layout)
-    if plan.kind != "auto" or not problem.modes:
-        return Solution(layout, peaks, possible)
-    if plan.layers.min:
-        held = counts.reshape(-1, problem.situation.key.chunks, problem.situation.key.ranks)
-        possible = possible & (held.sum(axis=1) >= plan.layers.min).all(axis=1)
-    over = (peaks > problem.budget[:, None]).any(axis=1)
-    rows = np.nonzero((over | bool(plan.layers.min)) & possible)[0]
+def cases_of(known: Solution, cases: Cases) -> State:
+    """Layouts that are known to fit, timed."""
+    from autopar_core.search.clock import stage_seconds
+
+    problem = cases.problem
+    forward, backward = stage_seconds(problem.key, problem.time, known.layout)
+    trial = Trial(known, forward, backward, known.peaks <= problem.budget[:, None])
+    rows = np.arange(len(cases))
+    seconds = cases.steps(rows, known.layout.layers, forward, backward, True)
+    return State(trial, np.zeros((len(rows), problem.key.ranks), np.int64), seconds)
+
+
+def _of_counts(cases: Cases, counts: Ints) -> State:
+    """Partitions (C, S) as they are."""
+    return _timed(cases, cases.trial(np.arange(len(cases)), counts), None)
+
+
+def _timed(cases: Cases, trial: Trial, at: Ints | None) -> State:
+    """Layouts, one per case, with their exact step; infinite where something does not fit."""
+    ranks = cases.problem.key.ranks
+    seconds = np.full(len(cases), np.inf)
+    rows = np.nonzero(trial.fits.all(axis=1))[0]
     if len(rows):
-        start = Solution(layout.take(rows), peaks[rows], possible[rows])
-        chosen = fewest_layers(problem.take(rows), start, plan)
-        layout.put(rows, chosen.layout)
-        peaks[rows] = chosen.peaks
-    return Solution(layout, peaks, possible)
+        layers = trial.solution.layout.layers[rows]
+        seconds[rows] = cases.steps(rows, layers, trial.forward[rows], trial.backward[rows], True)
+    return State(trial, np.zeros((len(cases), ranks), np.int64) if at is None else at, seconds)
 
 
-def _rebalance(
-    problem: Problem, composer: Composer, recompute: Plan, full: Solution, low: Ints, high: Ints
-) -> tuple[Ints, Solution] | None:
-    """Balance once more under the layers that each stage can hold; rows for which that can help.
+def _listed(cases: Cases, listed: Ints) -> State:
+    """The fastest of some partitions, in the order of their bounds."""
+    size, number = len(cases), len(listed)
+    case = np.repeat(np.arange(size), number)
+    trial = cases.trial(case, np.tile(listed, (size, 1)))
+    bound = cases.steps(case, trial.solution.layout.layers, trial.forward, trial.backward, False)
+    inside = (trial.solution.layout.layers >= cases.low[case]).all(axis=1)
+    bound = np.where(trial.fits.all(axis=1) & inside, bound, np.inf).reshape(size, number)
+    best, chosen = np.full(size, np.inf), np.zeros(size, np.int64)
+    order = np.argsort(bound, axis=1, kind="stable")
+    for turn in range(number):
+        at = order[:, turn]
+        rows = np.nonzero(bound[np.arange(size), at] < best)[0]
+        if not len(rows):
+            break
+        flat = rows * number + at[rows]
+        seconds = cases.steps(
+            rows, trial.solution.layout.layers[flat], trial.forward[flat], trial.backward[flat], True
+        )
+        better = seconds < best[rows]
+        best[rows[better]], chosen[rows[better]] = seconds[better], at[rows[better]]
+    return State(
+        trial.take(np.arange(size) * number + chosen),
+        np.zeros((size, cases.problem.key.ranks), np.int64), best,
+    )  # fmt: skip
 
-    The peak of a stage grows by the same bytes with each layer as long as the same instant rules, so
-    one more evaluation, with a layer more everywhere, gives the number of layers that fit. Rows that
-    do not fit carry the most recompute already.
-    """
-    layers, chunks = full.layout.layers, problem.situation.key.chunks
-    more = problem.peaks(leanest(problem, recompute, layers + 1))
-    peaks = np.tile(full.peaks, (1, chunks))
-    slope = np.tile(more, (1, chunks)) - peaks
-    room = (problem.budget[:, None] - peaks) / np.maximum(slope / chunks, 1.0)
-    room = np.floor(room / chunks).astype(np.int64)
-    cap = np.clip(layers + room, 0, high).astype(np.int64)
-    able = (cap.sum(axis=1) >= problem.layers) & (cap >= low).all(axis=1)
-    rows = np.nonzero(able)[0]
-    if not len(rows):
-        return None
-    part = problem.take(rows)
-    unit, extra = stage_costs(part)
-    key = part.situation.key
-    counts, possible = composer.partition(key, part.layers, unit, extra, low, cap[rows])
-    rows, part = rows[possible], part.take(possible)
-    if not len(rows):
-        return None
-    found = _with_recompute(part, counts[possible], recompute, np.ones(len(rows), bool))
-    fits = np.asarray((found.peaks <= part.budget[:, None]).all(axis=1))
-    if not fits.any():
-        return None
-    better = Solution(found.layout.take(fits), found.peaks[fits], found.possible[fits])
-    return rows[fits], better
+
+def _searched(cases: Cases, thorough: bool) -> State:
+    """Balance and local search of open partitions."""
+    key, layers = cases.problem.key, cases.problem.layers
+    pages = min(layers, int(WINDOW * layers / key.ranks) + MARGIN) + 1
+    books, starts = _starts(cases, pages)
+    edge = np.asarray([(at >= pages - 2).any(axis=1) | ~ok for _, at, ok in starts]).all(axis=0)
+    if edge.any() and pages <= layers:
+        books, starts = _starts(cases, layers + 1)
+    state, book = _best_start(cases, books, starts)
+    # downhill on bounds, which are close, then on the true end from the better of both
+    rows = np.arange(len(cases))
+    layout = state.trial.solution.layout
+    bound = np.full(len(cases), np.inf)
+    ok = np.nonzero(np.isfinite(state.seconds))[0]
+    bound[ok] = cases.steps(
+        rows[ok], layout.layers[ok], state.trial.forward[ok], state.trial.backward[ok], False
+    )
+    quick = improve(cases, book, State(state.trial, state.at, bound), exact=False)
+    again = _timed(cases, quick.trial, quick.at)
+    better = (again.seconds < state.seconds) & np.isfinite(state.seconds)
+    order = np.where(better, len(cases) + rows, rows)
+    trial = Trial.concat([state.trial, again.trial]).take(order)
+    at = np.where(better[:, None], again.at, state.at)
+    seconds = np.where(better, again.seconds, state.seconds)
+    state = State(trial, at, seconds)
+    if key.chunks == 1:
+        return improve(cases, book, state, exact=True)
+    return improve(cases, None, state, exact=True) if thorough else state
+
+
+Start = tuple[Book, Ints, Bools]
+
+
+def _starts(cases: Cases, pages: int) -> tuple[list[Book], list[Start]]:
+    """Ladders, and partitions on them: pages of every rank, and whether everything found a place."""
+    books = ladders(cases, pages)
+    ranks, layers = cases.problem.key.ranks, cases.problem.layers
+    low = by_chunks(cases.low, ranks).sum(axis=2)
+    made: list[Start] = []
+    for book in books:
+        seconds = book.by_page()
+        counts, ok = slowest_least(seconds, low, layers)
+        made.append((book, counts - low, ok))
+        safe = np.where(ok[:, None], counts, low)
+        for limit in levels(seconds, safe, low):
+            more, fine = sum_least(seconds, low, layers, np.where(ok, limit, np.inf))
+            made.append((book, more - low, fine))
+    return books, made
+
+
+def _best_start(
+    cases: Cases, books: list[Book], starts: list[Start]
+) -> tuple[State, Book]:
+    """The start of each case that bounds say is fastest, timed, and one book of the ladders."""
+    rows = np.arange(len(cases))
+    bounds = []
+    for book, at, ok in starts:
+        value = np.full(len(cases), np.inf)
+        good = np.nonzero(ok)[0]
+        if len(good):
+            trial = book.layouts(good, at[good])
+            fits = trial.fits.all(axis=1)
+            step = cases.steps(
+                good, trial.solution.layout.layers, trial.forward, trial.backward, False
+            )
+            value[good] = np.where(fits, step, np.inf)
+        bounds.append(value)
+    best = np.stack(bounds).argmin(axis=0)
+    at = np.stack([one for _, one, _ in starts])[best, rows]
+    at = np.where(np.isfinite(np.stack(bounds)[best, rows])[:, None], at, 0)
+    chosen = joined(books, best // (len(starts) // len(books)))
+    state = _timed(cases, chosen.layouts(rows, at), at)
+    value = np.stack(bounds)[best, rows]
+    return State(state.trial, at, np.where(np.isfinite(value), state.seconds, np.inf)), chosen
+
+

@@ -244,7 +244,7 @@ class _Group:
         self, key: ScheduleKey, at: Ints, mapped: Sequence[Mapped], rows: Sequence[Row]
     ) -> dict[int, str]:
         problem = self.estimator.problem(key, self.memory.take(at), self.times.whole.take(at))
-        solution = solve(problem, self.composer, *self.estimator.plans(0, 0))
+        solution = solve(problem, *self.estimator.plans(0, 0))
         step = self.estimator.stage_times(key, problem.time, solution.layout, exact=True)
         ends = step.ends + step.tail
         whole, own, device, memory = (

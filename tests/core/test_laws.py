@@ -194,9 +194,10 @@ def test_linear() -> None:
     # Forward as above. Backward: input gradient with inner 2000: 32 us x 1.05 + 3 us = 36.6 us;
     # weight gradient with inner 1000 (tokens): 32 us x 1.1 + 3 us = 38.2 us.
     tokens, n_in, n_out = np.array([1000]), np.array([400]), np.array([2000])
-    forward, backward = linear_seconds(SYSTEM, "bf16", tokens, n_in, n_out)
+    forward, backward, weight = linear_seconds(SYSTEM, "bf16", tokens, n_in, n_out)
     assert forward[0] == pytest.approx(43e-6, rel=1e-12)
     assert backward[0] == pytest.approx(74.8e-6, rel=1e-12)
+    assert weight[0] == pytest.approx(38.2 / 74.8, rel=1e-12)
 
 
 def test_attention() -> None:

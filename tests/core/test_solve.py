@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 import autopar_core.builtin as builtin
-from autopar_core.compose.memory_peak import Layout
+from autopar_core.compose.layout import Layout
 from autopar_core.compose.memory_table import MemoryTable
 from autopar_core.compose.time_table import TimeTable
 from autopar_core.config.load import load_job
@@ -61,13 +62,11 @@ def problem(framework: str, chunks: int, share: float) -> Problem:
     whole = Estimator(made).problem(keys[0], memory, time)
     even = Layout.plain(made.composer.even(keys[0], LAYERS)[None].copy())
     budget = np.floor(share * whole.peaks(even).max(axis=1))
-    return Problem(
-        whole.situation, memory, time, budget, LAYERS, whole.granularity, whole.modes
-    )  # fmt: skip
+    return evolve(whole, budget=budget)
 
 
 def solved(one: Problem, framework: str, layers: Range) -> Solution:
-    return solve(one, contexts(framework).composer, Plan(), Plan(layers=layers))
+    return solve(one, Plan(), Plan(layers=layers))
 
 
 def on_ranks(counts: Ints) -> list[int]:

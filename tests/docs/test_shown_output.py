@@ -27,6 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 # The pages that make the folders which others read come first.
 FIRST = ("README.md", "docs/tuning.md")
 PICTURES = "out/llama70b/charts"
+# Pictures of other commands -> their names in docs/images.
+TIMELINES = {
+    "out/timeline/timeline.png": "timeline.png",
+    "out/timeline-split/timeline.png": "timeline_split.png",
+}
 FENCE = re.compile(
     r"(?:<!-- (?P<kind>show|file): (?P<note>.*?) -->\n)?"
     r"^```(?P<language>\w+)\n(?P<body>.*?)^```$",
@@ -156,6 +161,8 @@ def main() -> None:
             page.write_text(rendered(session, page), encoding="utf-8")
         for picture in sorted((Path(folder) / PICTURES).glob("*.png")):
             (ROOT / "docs/images" / picture.name).write_bytes(small(picture))
+        for made, name in TIMELINES.items():
+            (ROOT / "docs/images" / name).write_bytes(small(Path(folder) / made))
 
 
 if __name__ == "__main__":

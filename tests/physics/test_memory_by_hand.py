@@ -204,7 +204,7 @@ def test_every_second_layer() -> None:
     assert blocks == 4 * none + 3 * full
     # Megatron cannot say so
     other = Case("megatron", model, recompute={"every": 2}, seq_len=2048)
-    estimates = Estimator(other.contexts).rows(other.batch, exact=False)
+    estimates = Estimator(other.contexts).rows(other.batch)
     assert not estimates.possible[0]
 
 

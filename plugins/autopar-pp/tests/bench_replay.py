@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -34,12 +35,17 @@ def lines() -> Iterator[str]:
         ("interleaved", 16, 4, 128, 256),
         ("interleaved", 8, 2, 512, 1024),
         ("gpipe", 16, 1, 128, 256),
+        ("1f1b synchronous", 16, 1, 128, 256),
+        ("zb-h1", 16, 1, 128, 256),
+        ("zbv", 16, 2, 128, 256),
     ):
         f = rng.integers(3, 6, (rows, p * v)) + rng.uniform(0.0, 0.5, (rows, 1))
         f[:, -1] += rng.uniform(0.3, 2.0, rows)
         hop = 0.05 * rng.random(rows)
-        exact_of = partial(replay, schedule, p, v, m, f, 2 * f, hop)
-        bound_of = partial(lower_bound, schedule, p, v, m, f, 2 * f, hop)
+        name, _, how = schedule.partition(" ")
+        options: dict[str, Any] = {"weight": f, "synchronous": bool(how)}
+        exact_of = partial(replay, name, p, v, m, f, 2 * f, hop, **options)
+        bound_of = partial(lower_bound, name, p, v, m, f, 2 * f, hop, **options)
         first = best_of(exact_of, 1)
         ratio = bound_of().max(axis=1) / exact_of().max(axis=1)
         yield (

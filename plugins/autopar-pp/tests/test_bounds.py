@@ -7,26 +7,35 @@ import pytest
 
 from autopar_pp.bounds import lower_bound
 from autopar_pp.replay import replay
+from autopar_pp.zero_bubble import V_SHAPED
 
 
 # Rounding only: the proofs hold for real numbers, and many bounds equal the replay.
 ROUNDING = 1 + 1e-12
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "gpipe"])
+@pytest.mark.parametrize(
+    "schedule", ["1f1b", "interleaved", "gpipe", "zb-h1", "zbv", "dualpipev", "1f1b synchronous"]
+)
 def test_bounds_hold(schedule: str) -> None:
     rng = np.random.default_rng(len(schedule))
+    schedule, _, synchronous = schedule.partition(" ")
     for _ in range(60):
         p, m = int(rng.integers(1, 10)), int(rng.integers(1, 33))
         v = int(rng.integers(2, 5)) if schedule == "interleaved" else 1
         if v > 1:
             m = p * max(1, m // p) if m >= p else m
+        if schedule in V_SHAPED:
+            p, v = max(2, p), 2
+            m = max(m, 2 * p)
         spread = rng.choice([0.1, 1.0, 3.0])
         f = np.exp(spread * rng.normal(size=(100, p * v)))
         b = f * rng.uniform(0.5, 3.0, (100, p * v))
         hop = rng.choice([0.0, 0.1, 1.0]) * rng.random(100)
-        exact = replay(schedule, p, v, m, f, b, hop)
-        assert (lower_bound(schedule, p, v, m, f, b, hop) <= exact * ROUNDING).all()
+        w = b * rng.uniform(0.0, 1.0, (100, p * v))
+        exact = replay(schedule, p, v, m, f, b, hop, w, synchronous=bool(synchronous))
+        low = lower_bound(schedule, p, v, m, f, b, hop, w, synchronous=bool(synchronous))
+        assert (low <= exact * ROUNDING).all()
 
 
 @pytest.mark.parametrize(
@@ -56,6 +65,17 @@ def test_uneven_1f1b_is_close() -> None:
     ratio = lower_bound("1f1b", 8, 1, 32, f, 2 * f, hop) / replay("1f1b", 8, 1, 32, f, 2 * f, hop)
     assert np.median(ratio.max(axis=1)) > 0.99
     assert ratio.min() > 0.9
+
+
+@pytest.mark.parametrize(("schedule", "v"), [("zb-h1", 1), ("zbv", 2), ("dualpipev", 2)])
+def test_split_bounds_are_close(schedule: str, v: int) -> None:
+    rng = np.random.default_rng(2)
+    f = rng.integers(4, 7, (300, 6 * v)).astype(float)
+    hop = 0.25 * rng.random(300)
+    times = (schedule, 6, v, 24, f, 2 * f, hop, f)
+    ratio = lower_bound(*times).max(axis=1) / replay(*times).max(axis=1)
+    assert np.median(ratio) > 0.96
+    assert ratio.min() > 0.85
 
 
 def test_rows_are_independent() -> None:

@@ -9,7 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from autopar_pp.orders import group_size, order
-from autopar_pp.replay import program, replay, timeline
+from autopar_pp.program import program
+from autopar_pp.replay import in_ticks, replay
+from autopar_pp.timeline import timeline
 
 
 Floats = NDArray[np.float64]
@@ -101,9 +103,12 @@ def test_short_runs_extend_exactly(schedule: str, p: int, v: int, m: int) -> Non
     f, b, hop = draw(rng, 300, p * v)
     f[:50], b[:50] = 1 + 1e-4 * f[:50], 2 + 1e-4 * b[:50]  # slow to settle
     plan = program(schedule, p, v, m, group_size(schedule, p, v, m))
-    full = plan.ends(np.concatenate([f, b], axis=1).T, hop)[plan.row[:, -1]].T
-    # Rounding of m additions, about 1e-16 each, and the tolerance of a period, at most m times.
-    np.testing.assert_allclose(replay(schedule, p, v, m, f, b, hop), full, rtol=1e-11)
+    durations, hops = in_ticks(m, f, b, np.zeros_like(b), hop)
+    full = plan.ends(durations, hops)[plan.row[:, -1]].T
+    np.testing.assert_array_equal(replay(schedule, p, v, m, f, b, hop), full)
+    # A tick is 2^-52 of at most twice the sum of all durations, which is some p times the step.
+    exact = plan.ends(np.concatenate([f, b, b, 0 * b, 0 * b[:, :1]], axis=1).T, hop)
+    np.testing.assert_allclose(full, exact[plan.row[:, -1]].T, rtol=1e-11)
 
 
 def test_extension_equals_event_simulator() -> None:
@@ -155,12 +160,33 @@ def test_two_uneven_ranks_by_hand() -> None:
     f, b, hop = np.array([1.0, 2.0]), np.array([3.0, 1.0]), 0.5
     ends = replay("1f1b", 2, 1, 2, f[None], b[None], np.array([hop]))
     np.testing.assert_allclose(ends, [[11.0, 7.5]], rtol=1e-15)
-    seen = timeline("1f1b", 2, 1, 2, f, b, hop)
+    seen = timeline("1f1b", 2, 1, 2, f, b, hop, 0 * b)
     assert seen.rank.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert seen.backward.tolist() == [False, False, True, True, False, True, False, True]
+    assert seen.kind.tolist() == [0, 0, 1, 1, 0, 1, 0, 1]
     assert seen.micro_batch.tolist() == [0, 1, 0, 1, 0, 0, 1, 1]
     np.testing.assert_allclose(seen.start, [0, 1, 5, 8, 1.5, 3.5, 4.5, 6.5])
     np.testing.assert_allclose(seen.end, [1, 2, 8, 11, 3.5, 4.5, 6.5, 7.5])
+    # Rank 0 waits for B0's message, which is under way for half a second; B1 has come before.
+    np.testing.assert_allclose(seen.message, [0, 0, 0.5, 0, 0.5, 0, 0, 0])
+    # Its B0 follows from rank 1's (the 6th operation), its B1 from its own B0.
+    assert seen.cause.tolist() == [-1, 0, 5, 2, 0, 4, 5, 6]
+    assert seen.released.tolist() == seen.end.tolist()
+
+
+def test_two_ranks_that_exchange_by_hand() -> None:
+    # Rank 0 sends F0 from 1 to 1.5, then runs F1 to 2.5. Rank 1 runs F0 from 1.5 to 3.5, B0 to 4.5.
+    # Rank 0 has waited since 2.5 to send F1 and to take B0 in; both are exchanged from 4.5 to 5.
+    # Rank 0 runs B0 to 8; rank 1 runs F1 to 7, B1 to 8. B1's message goes from 8 to 8.5, and
+    # rank 0 runs B1 to 11.5.
+    f, b, hop = np.array([1.0, 2.0]), np.array([3.0, 1.0]), 0.5
+    ends = replay("1f1b", 2, 1, 2, f[None], b[None], np.array([hop]), synchronous=True)
+    np.testing.assert_allclose(ends, [[11.5, 8.5]], rtol=1e-15)
+    seen = timeline("1f1b", 2, 1, 2, f, b, hop, 0 * b, synchronous=True)
+    np.testing.assert_allclose(seen.start, [0, 1.5, 5, 8.5, 1.5, 3.5, 5, 7])
+    np.testing.assert_allclose(seen.end, [1, 2.5, 8, 11.5, 3.5, 4.5, 7, 8])
+    np.testing.assert_allclose(seen.message, [0, 0, 0.5, 0.5, 0.5, 0, 0.5, 0])
+    np.testing.assert_allclose(seen.released, [1.5, 2.5, 8, 11.5, 3.5, 4.5, 7, 8.5])
+    np.testing.assert_allclose(seen.sending, [0.5, 0, 0, 0, 0, 0, 0, 0.5])
 
 
 def test_one_micro_batch_passes_every_stage_twice() -> None:
@@ -180,7 +206,7 @@ def test_one_rank_just_works_through() -> None:
 def test_timeline_is_the_simulated_one(case: tuple[str, int, int, int]) -> None:
     schedule, p, v, m = case
     f, b, hop = draw(np.random.default_rng(4), 1, p * v)
-    seen = timeline(schedule, p, v, m, f[0], b[0], float(hop[0]))
+    seen = timeline(schedule, p, v, m, f[0], b[0], float(hop[0]), 0 * b[0])
     want = simulate(schedule, p, v, m, f[0], b[0], float(hop[0]))
     np.testing.assert_allclose(seen.end, want.ravel(), rtol=1e-12)
     assert (np.diff(seen.end.reshape(p, -1), axis=1) > 0).all()

@@ -39,10 +39,10 @@ from autopar_core.api import (
 from autopar_pp import rules
 from autopar_pp.composer import PipelineComposer
 from autopar_pp.config import PpConfig, PpProfile
+from autopar_pp.orders import SCHEDULES
+from autopar_pp.partitions import speller
 from autopar_pp.rules import Context
-
-
-SCHEDULES = ("1f1b", "interleaved", "gpipe")
+from autopar_pp.zero_bubble import V_SHAPED
 
 
 @hookimpl
@@ -50,7 +50,7 @@ def autopar_plugin_info() -> PluginInfo:
     """Introduce the plugin."""
     return PluginInfo(
         api=(1, 0),
-        summary="Pipeline parallelism: 1F1B, interleaved 1F1B, GPipe, uneven stages",
+        summary="Pipeline parallelism: 1F1B, interleaved, GPipe, zero bubble, uneven stages",
         dimension=Dimension(
             name="pp",
             degree=Field(
@@ -80,7 +80,10 @@ def autopar_plugin_info() -> PluginInfo:
 def autopar_field_values(ctx: Context) -> Mapping[str, Sequence[Any]]:
     """Schedules of the framework; chunk counts up to the configured maximum."""
     most = min(ctx.config.max_chunks, max(2, ctx.model.num_layers // 2))
-    return {"schedule": ctx.profile.schedules, "vpp_degree": tuple(range(2, most + 1))}
+    profile = ctx.profile
+    tried = profile.tried_schedules or profile.schedules
+    schedules = tuple(name for name in profile.schedules if name in tried)
+    return {"schedule": schedules, "vpp_degree": tuple(range(2, most + 1))}
 
 
 @hookimpl
@@ -161,6 +164,10 @@ def autopar_performance(batch: StrategyBatch, work: RankWork, ctx: Context) -> l
         pair = Group(np.minimum(group.size, 2), np.where(group.inside, 2, 1), group.domain)
         nbytes = 4 * work.parameters("embedding")
         both = all_reduce_seconds(ctx.system.links, nbytes, pair) * work.pipelined
+        # A V-shaped placement has both ends of the model on one rank.
+        both = both * ~np.isin(
+            batch["schedule"], [batch.fields["schedule"].encode(n) for n in V_SHAPED]
+        )
         terms += [
             TimeTerm(name="tied embedding gradients", seconds=both, resource="link",
                      segment="step", on=on, inputs=partial(ring_inputs, ctx.system.links, nbytes, pair),
@@ -174,4 +181,7 @@ def autopar_performance(batch: StrategyBatch, work: RankWork, ctx: Context) -> l
 @hookimpl
 def autopar_schedule(ctx: Context) -> Composer:
     """The composer of all schedules."""
-    return PipelineComposer(blocking=ctx.profile.blocking, empty_stages=ctx.profile.empty_stages)
+    return PipelineComposer(
+        blocking=ctx.profile.blocking, speller=speller(ctx.profile, ctx.model),
+        group=ctx.config.group_size,
+    )  # fmt: skip

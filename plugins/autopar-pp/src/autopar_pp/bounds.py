@@ -10,10 +10,13 @@ Source: the path formula of the 1F1B makespan, extended to chunks and to every r
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar_pp.orders import Ints, group_size, grouped_order
+from autopar_pp.orders import Ints, Order, group_size, grouped_order, model_order
+from autopar_pp.zero_bubble import FORWARD, INPUT, NOTHING, SPLIT
 
 
 Floats = NDArray[np.float64]
@@ -46,22 +49,28 @@ def gpipe_ends(m: int, forward: Floats, backward: Floats, hop: Floats) -> Floats
     return ends[:, ::-1]
 
 
-def _edge_counts(schedule: str, p: int, v: int, m: int) -> tuple[Ints, NDArray[np.bool_]]:
+@lru_cache(maxsize=128)
+def _edge_counts(run: Order) -> tuple[Ints, Ints, NDArray[np.bool_]]:
     """Operations around the steady part of every rank.
 
     Returns:
-        [p, v] forwards of each chunk before the first backward, which are also its backwards
-        after the last forward (the order is its own mirror image), and [p] whether the first
-        backward runs only after the last forward.
+        [p, v] forwards of each chunk before the first backward, [p, v] backwards of each chunk
+        after the last forward, and [p] whether the first backward runs only after the last forward.
     """
-    run = grouped_order(schedule, p, v, m, group_size(schedule, p, v, m))
-    edge = np.minimum(run.warm_up + 1, m * v)
-    of_chunk = (np.arange(m * v) // run.group % v)[:, None] == np.arange(v)
-    return of_chunk.cumsum(axis=0)[edge - 1], edge == m * v
+    p, v, n = len(run.kind), run.chunks, run.chunks * run.micro_batches
+    edge = np.minimum(run.warm_up + 1, n)
+    rank = np.arange(p)[:, None]
+    forward = run.chunk[rank, np.nonzero(run.kind == FORWARD)[1].reshape(p, n)]
+    backward = run.chunk[rank, np.nonzero(run.kind != FORWARD)[1].reshape(p, n)]
+    before = (forward[:, :, None] == np.arange(v)) & (np.arange(n) < edge[:, None])[:, :, None]
+    after = (backward[:, :, None] == np.arange(v)) & (np.arange(n) >= n - edge[:, None])[:, :, None]
+    return before.sum(axis=1), after.sum(axis=1), edge == n
 
 
-def lower_bound(schedule: str, p: int, v: int, m: int, forward: Floats, backward: Floats,
-                hop: Floats) -> Floats:  # fmt: skip
+def lower_bound(
+    schedule: str, p: int, v: int, m: int, forward: Floats, backward: Floats, hop: Floats,
+    weight: Floats | None = None, *, group: int = 0, synchronous: bool = False,
+) -> Floats:  # fmt: skip
     """A proven lower bound of the end time of every rank; exact for GPipe and one rank.
 
     Proof for 1F1B and interleaved:
@@ -80,15 +89,24 @@ def lower_bound(schedule: str, p: int, v: int, m: int, forward: Floats, backward
     * Neighbours. The last backward of rank r follows the last one of rank r + 1 by a hop. The
       last forward of rank r + 1 follows that of rank r by a hop, and the last micro-batch then
       still has all its backwards before it. So bounds of other ranks carry over.
+    * Synchronous messages. After a forward or backward that sends, both ranks of a message wait
+      for its ``hop`` seconds at least, each message in an exchange of its sender's own. So the
+      times cannot be shorter than if each message cost its sender ``hop`` and then travelled in
+      no time.
+
+    Schedules that split the backward: see `split_bound`.
 
     Args:
-        schedule: "1f1b", "interleaved" or "gpipe".
+        schedule: One of `autopar_pp.orders.SCHEDULES`.
         p: Ranks.
         v: Chunks per rank.
         m: Micro-batches.
         forward: [K, S] seconds of one micro-batch's forward on each virtual stage.
         backward: [K, S] seconds of its backward.
         hop: [K] seconds per message between ranks.
+        weight: [K, S] seconds of the backward that compute weight gradients; none by default.
+        group: Megatron's group size for interleaving; 0 for the default.
+        synchronous: Messages of "1f1b" and "gpipe" occupy both ranks.
 
     Returns:
         [K, p] seconds.
@@ -96,16 +114,22 @@ def lower_bound(schedule: str, p: int, v: int, m: int, forward: Floats, backward
     Raises:
         ValueError: As `autopar_pp.orders.group_size`.
     """
-    edge, shared = _edge_counts(schedule, p, v, m)
+    group = group_size(schedule, p, v, m, group)
     if p == 1:
         return m * np.cumsum(forward + backward, axis=1)[:, -1:]
+    if schedule in SPLIT:
+        apart = np.zeros_like(backward) if weight is None else np.minimum(weight, backward)
+        return split_bound(grouped_order(schedule, p, v, m, group), forward, backward, apart, hop)
+    if synchronous and v == 1:
+        forward, backward, hop = sent_by(forward, backward, hop)
     if schedule == "gpipe":
         return gpipe_ends(m, forward, backward, hop)
+    edge, drain, shared = _edge_counts(grouped_order(schedule, p, v, m, group))
     f, b = (x.reshape(-1, v, p) for x in (forward, backward))
     message, rank = hop[:, None], np.arange(p)
     fill = f[:, 0].cumsum(axis=1) - f[:, 0] + rank * message
     work_f, work_b = m * _total(f), m * _total(b)
-    before, after = _total(f * edge.T), _total(b * edge.T)
+    before, after = _total(f * edge.T), _total(b * drain.T)
     # From rank r's first chunk to the turn and back to its last chunk, and mirrored.
     hops = (p * v - 1 - rank + p - 1 - rank) * message
     trip_start = _later(forward)[:, :p] + _later(backward)[:, -p:] + hops
@@ -136,3 +160,83 @@ def _total(times: Floats) -> Floats:
 def _later(times: Floats) -> Floats:
     """[K, S] sum over the virtual stages after each one."""
     return times[:, ::-1].cumsum(axis=1)[:, ::-1] - times
+
+
+def sent_by(forward: Floats, backward: Floats, hop: Floats) -> tuple[Floats, Floats, Floats]:
+    """Times that charge every message to its sender: forwards but the last stage's, backwards but
+    the first's, and no hops."""
+    forward, backward = forward.copy(), backward.copy()
+    forward[:, :-1] += hop[:, None]
+    backward[:, 1:] += hop[:, None]
+    return forward, backward, np.zeros_like(hop)
+
+
+def split_bound(
+    run: Order, forward: Floats, backward: Floats, weight: Floats, hop: Floats
+) -> Floats:
+    """Lower bound of the end of every rank of a schedule that splits the backward.
+
+    Proof. Let A be the first operation of a rank that takes a gradient in, and Z the last.
+
+    * A starts no earlier than the rank can have run what stands before it (from the first
+      micro-batch's arrival on), and than that micro-batch has passed all virtual stages forwards
+      and returned to A's. From A on the rank has the rest of its list to run.
+    * Between A and Z it has what stands between them. Z of rank r follows Z of rank r + 1 by a
+      message (both are the last micro-batch on chunk 0, on neighbouring virtual stages), and what
+      stands after Z in its list is still to come.
+
+    Args:
+        run: The order.
+        forward, backward, weight: [K, S] seconds; ``weight`` is a part of the backward.
+        hop: [K] seconds per message between ranks.
+
+    Returns:
+        [K, p] seconds.
+    """
+    p, v = len(run.kind), run.chunks
+    order = model_order(p, v, run.mirrored)
+    crosses = np.append(order[1:] % p != order[:-1] % p, False)
+    first, last, counts = _spans(run)
+    # Everything of a rank's list before A, from A to Z with A and Z, and after Z.
+    seconds = np.stack([forward, backward, backward - weight, weight])
+    work = [
+        np.stack([_total(_rank_rows(seconds, r, p) * counts[r, span]) for r in range(p)], axis=1)
+        for span in range(3)
+    ]
+    f, back = forward[:, order], seconds[INPUT][:, order]
+    # A gradient travels on after the whole backward where the schedule does not split it.
+    ahead = np.cumsum(f, axis=1) - f + (np.cumsum(crosses) - crosses) * hop[:, None]
+    down = _later(back) + (crosses[::-1].cumsum()[::-1]) * hop[:, None]
+    place = np.empty(p * v, np.int64)
+    place[order] = np.arange(p * v)
+    arrives = ahead[:, place[:p]]
+    turn = (ahead + f)[:, -1:]
+    start = np.maximum(arrives + work[0], turn + down[:, place[first]])
+    gone = start + work[1]
+    for r in range(p - 2, -1, -1):
+        behind = gone[:, r + 1] + hop + seconds[INPUT][:, last[r]]
+        gone[:, r] = np.maximum(gone[:, r], behind)
+    return np.asarray(gone + work[2])
+
+
+def _rank_rows(seconds: Floats, rank: int, p: int) -> Floats:
+    """[K, 4 v] seconds of every kind on the chunks of a rank."""
+    mine = seconds[:, :, rank::p]
+    return np.asarray(mine.transpose(1, 0, 2).reshape(mine.shape[1], -1))
+
+
+@lru_cache(maxsize=128)
+def _spans(run: Order) -> tuple[Ints, Ints, Ints]:
+    """([p] virtual stage of A, [p] that of Z, [p, 3, 4 v] operations by kind and chunk)."""
+    p, v = len(run.kind), run.chunks
+    first, last = np.zeros(p, np.int64), np.zeros(p, np.int64)
+    counts = np.zeros((p, 3, NOTHING * v), np.int64)
+    for r in range(p):
+        gradients = np.nonzero(run.backward[r])[0]
+        a, z = int(gradients[0]), int(gradients[-1])
+        first[r], last[r] = run.stage[r, a], run.stage[r, z]
+        there = run.kind[r] != NOTHING
+        column = run.kind[r] * v + run.chunk[r]
+        for span, part in enumerate((slice(0, a), slice(a, z + 1), slice(z + 1, None))):
+            counts[r, span] = np.bincount(column[part][there[part]], minlength=NOTHING * v)
+    return first, last, counts

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from autopar_core.api import HABIT, Bools, Broken, EvalContext, Ints, Level, StrategyBatch
+from autopar_pp.composer import chunks_of
 from autopar_pp.config import PpConfig, PpProfile
+from autopar_pp.zero_bubble import V_SHAPED
 
 
 Context = EvalContext[PpConfig, PpProfile]
@@ -26,7 +28,7 @@ def broken(batch: StrategyBatch, level: Level, ctx: Context) -> list[Broken]:
 
 def _degrees(batch: StrategyBatch, ctx: Context) -> list[Broken]:
     layers = ctx.model.num_layers
-    stages = layers + 2 if ctx.profile.empty_stages else layers
+    stages = _room(ctx)
     return [
         Broken(
             code="pp-layers",
@@ -36,6 +38,12 @@ def _degrees(batch: StrategyBatch, ctx: Context) -> list[Broken]:
             source="Megatron-LM, Galvatron, torchtitan: stages <= layers",
         )
     ]
+
+
+def _room(ctx: Context) -> int:
+    """Most stages: each needs a layer, or is an end of the model where ends may stand alone."""
+    ends = ctx.profile.empty_stages or ctx.profile.empty_ends
+    return ctx.model.num_layers + (2 if ends else 0)
 
 
 def _schedules(batch: StrategyBatch, ctx: Context) -> list[Broken]:
@@ -71,6 +79,17 @@ def _schedules(batch: StrategyBatch, ctx: Context) -> list[Broken]:
                 "per stage; GPipe and Interleaved1F1B run",
             )
         )
+    wanted = ["dualpipev", *(["zbv"] if ctx.profile.fill_v_shape else [])]
+    shaped = np.isin(batch["schedule"], [names.index(name) for name in wanted])
+    rules.append(
+        Broken(
+            code="pp-v-micro-batches",
+            rows=several & shaped & (m < 2 * pp),
+            sentence="{schedule} on pp {pp_degree} needs two micro-batches per rank, not "
+            "{micro_batch_num} in all",
+            source="torch ScheduleDualPipeV: micro-batches >= stages; MindFormers zero_bubble_v",
+        )
+    )
     return rules
 
 
@@ -78,9 +97,10 @@ def _chunks(batch: StrategyBatch, ctx: Context) -> list[Broken]:
     several = batch["pp_degree"] > 1
     names = batch.fields["schedule"].choices
     interleaved = several & (batch["schedule"] == names.index("interleaved"))
-    m, pp, chunks = batch["micro_batch_num"], batch["pp_degree"], batch["vpp_degree"]
+    m, pp, chunks = batch["micro_batch_num"], batch["pp_degree"], chunks_of(batch)
+    shaped = several & np.isin(batch["schedule"], [names.index(name) for name in V_SHAPED])
     layers = ctx.model.num_layers
-    room = layers + 2 if ctx.profile.empty_stages else layers
+    room = _room(ctx)
     rules = [
         Broken(
             code="pp-chunks",
@@ -89,19 +109,21 @@ def _chunks(batch: StrategyBatch, ctx: Context) -> list[Broken]:
             source="Megatron-LM: virtual stages",
         ),
         Broken(
+            code="pp-v-layers",
+            rows=shaped & (2 * pp > room),
+            sentence="{schedule} needs two stages on each of pp {pp_degree} ranks, more than "
+            "{layers} layers fill",
+            numbers={"layers": layers},
+            source="torch ScheduleZBVZeroBubble, ScheduleDualPipeV: two stages per rank",
+        ),
+        Broken(
             code="pp-chunk-layers",
-            rows=several & (pp * chunks > room),
+            rows=several & ~shaped & (pp * chunks > room),
             sentence="pp {pp_degree} x vpp {vpp_degree} is more stages than {layers} layers fill",
             numbers={"layers": layers},
             source="Megatron-LM, torchtitan: stages <= layers",
         ),
-        Broken(
-            code="pp-rounds",
-            rows=interleaved & _partial_rounds(m, pp, ctx.profile.interleaved_whole_rounds),
-            sentence="interleaving needs whole rounds of pp {pp_degree} micro-batches, which "
-            "{micro_batch_num} are not",
-            source="Megatron-LM schedules (group size pp), torch Interleaved1F1B (m % rounds == 0)",
-        ),
+        _rounds(interleaved, m, pp, ctx),
     ]
     if ctx.profile.partitions == "even":
         rules.append(
@@ -114,6 +136,37 @@ def _chunks(batch: StrategyBatch, ctx: Context) -> list[Broken]:
             )
         )
     return rules
+
+
+def _rounds(interleaved: Bools, m: Ints, pp: Ints, ctx: Context) -> Broken:
+    """Micro-batches that interleaving cannot group."""
+    group = ctx.config.group_size
+    if not group:
+        return Broken(
+            code="pp-rounds",
+            rows=interleaved & _partial_rounds(m, pp, ctx.profile.interleaved_whole_rounds),
+            sentence="interleaving needs whole rounds of pp {pp_degree} micro-batches, which "
+            "{micro_batch_num} are not",
+            source="Megatron-LM schedules (group size pp), torch Interleaved1F1B (m % rounds == 0)",
+        )
+    if not ctx.profile.group_sizes:
+        return Broken(
+            code="pp-group-size",
+            rows=interleaved,
+            sentence="{framework} has no group size for interleaving; leave plugins.pp.group_size "
+            "at 0",
+            numbers={"framework": ctx.framework.name},
+            source="framework profile: group_sizes",
+        )
+    rest = m % group
+    return Broken(
+        code="pp-group-size",
+        rows=interleaved & ((group < pp) | (group > m) | ((rest > 0) & (rest < pp))),
+        sentence="groups of {group} do not suit {micro_batch_num} micro-batches on pp {pp_degree}: "
+        "at least pp, at most all, and no last group below pp",
+        numbers={"group": group},
+        source="Megatron-LM schedules: microbatch_group_size_per_vp_stage",
+    )
 
 
 def _partial_rounds(m: Ints, pp: Ints, whole: bool) -> Bools:

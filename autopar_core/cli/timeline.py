@@ -1,0 +1,102 @@
+"""``autopar timeline``: one step of a strategy of a run, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autopar_core.cli.earlier import EarlierRun
+from autopar_core.cli.folder import write_files
+from autopar_core.cli.output import FEASIBLE, plugins_at_work, print_table
+from autopar_core.cli.session import Request, json_option, overrides_of, plugin_options
+from autopar_core.cli.strategy import open_found
+from autopar_core.cli.words import definition
+from autopar_core.config.overrides import Overrides
+from autopar_core.errors import InputError
+
+
+if TYPE_CHECKING:
+    from autopar_core.domain.timeline import StepTimeline
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--place", type=click.IntRange(min=1), default=1, show_default=True,
+    help="Which of the strategies that the run found.",
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR",
+    help="Write the picture, the data and a trace for Perfetto there.",
+)  # fmt: skip
+@plugin_options
+@json_option
+def timeline(
+    folder: Path,
+    place: int,
+    out: Path | None,
+    disable: tuple[str, ...],
+    only: tuple[str, ...],
+    plugin_files: tuple[Path, ...],
+    as_json: bool,
+) -> int:
+    """Show one step of a strategy over time: what each rank does, waits for and holds."""
+    run = EarlierRun.read(folder, "timeline")
+    strategy = _strategy(run, place)
+    step = _replayed(folder, strategy, overrides_of((), (), disable, only), plugin_files)
+    from autopar_core.builtin import timeline_files
+    from autopar_core.builtin.json_text import dump
+
+    about = {"place": place, "strategy": definition(strategy)}
+    if out is not None:
+        files = timeline_files.files(step, about, f"Place {place}")
+        write_files(out, files, timeline_files.NAMES)
+    if as_json:
+        click.echo(dump(timeline_files.document(step, about)), nl=False)
+        return FEASIBLE
+    click.echo(timeline_files.title(step, f"Place {place}"))
+    click.echo(f"bottleneck: {step.bottleneck.sentence}")
+    rows = timeline_files.table(step)
+    print_table("Ranks", rows, right=tuple(rows[0]))
+    if out is not None:
+        click.echo(f"written to {out}", err=True)
+    return FEASIBLE
+
+
+def _strategy(run: EarlierRun, place: int) -> Mapping[str, Any]:
+    for strategy in run.strategies:
+        if strategy.get("place") == place:
+            return strategy
+    many = len(run.strategies)
+    has = f"the run has places 1 to {many}" if many else "the run found nothing that fits"
+    raise InputError(f"--place {place}", has)
+
+
+def _replayed(
+    folder: Path, strategy: Mapping[str, Any], overrides: Overrides, plugin_files: tuple[Path, ...]
+) -> StepTimeline:
+    """The step of the strategy; it takes as long as the run says.
+
+    Raises:
+        InputError: When it does not, or does not fit any more.
+    """
+    request = Request(earlier=folder, overrides=overrides, plugin_files=plugin_files)
+    asked = open_found(request, strategy)
+    from autopar_core.search.timeline import step_timeline
+
+    where = f"timeline {folder}"
+    with plugins_at_work():
+        step = step_timeline(
+            asked.session.job, asked.session.manager, asked.fields,
+            strategy["stage_partition"], strategy["layer_recompute"],
+        )  # fmt: skip
+    if step is None:
+        raise InputError(where, "the strategy does not fit with these plugins; search again")
+    told = strategy["performance_cost"]
+    if step.seconds != told:
+        why = f"takes {step.seconds!r} s now, and the run says {told!r} s; search again"
+        raise InputError(where, f"the strategy {why} with this version and these plugins")
+    return step

@@ -1,0 +1,221 @@
+"""The cheapest recompute of every rank that fits, for layers that are given.
+
+Recompute slows the rank that does it and frees memory on that rank alone, and no schedule ends earlier
+when a stage takes longer. So of all mixes of modes that fit, the one with the fewest seconds is best
+whatever the other ranks do, and ranks are solved one by one.
+
+Found from below: ``need`` is what a rank must free at least. The cheapest mix that frees so much is
+tried; what it is still over the budget is added to the need. A layer frees its saved bytes once for
+each micro-batch in flight at the most, so a need never asks for too much, and the first mix that fits
+is the cheapest one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+
+from autopar_core.compose.layout import Layout
+from autopar_core.domain.arrays import Bools, Floats, Ints
+from autopar_core.domain.space import Plan
+from autopar_core.domain.terms import MODES
+from autopar_core.search.clock import on_ranks
+from autopar_core.search.problem import Problem, Solution
+
+
+@frozen(eq=False)
+class Mode:
+    """What a layer in a mode costs and frees: (C,) seconds and bytes per micro-batch in flight."""
+
+    seconds: Floats
+    bytes: Floats
+
+    @classmethod
+    def of(cls, problem: Problem, mode: str, rows: Ints) -> Mode:
+        """A mode that the framework lacks, or that frees nothing, frees 0 bytes for ever."""
+        number = MODES.index(mode)
+        seconds = problem.time.backward[rows, number] - problem.time.backward[rows, 0]
+        freed = problem.memory.saved[rows, 0] - problem.memory.saved[rows, number]
+        if mode not in problem.modes:
+            freed = np.zeros_like(freed)
+        return cls(np.maximum(seconds, 0.0), np.maximum(freed, 0.0))
+
+
+@frozen(eq=False)
+class Cells:
+    """C ranks of some rows, each with its chunks in the order in which they recompute.
+
+    Attributes:
+        layers: (C, chunks) layers.
+        flight: (C, chunks) most micro-batches in flight.
+    """
+
+    layers: Ints
+    flight: Floats
+
+    def held(self, count: Ints) -> Floats:
+        """(C, X) micro-batches that the first ``count`` (C, X) layers hold in flight together."""
+        total, left = np.zeros(count.shape), count
+        for chunk in range(self.layers.shape[1]):
+            here = np.minimum(left, self.layers[:, chunk, None])
+            total += here * self.flight[:, chunk, None]
+            left = left - here
+        return total
+
+    def fewest(self, nbytes: Floats, each: Floats) -> Ints:
+        """(C, X) fewest layers that free so many bytes, (C,) each; above all layers if none do."""
+        count, left = np.zeros(nbytes.shape, np.int64), nbytes
+        for chunk in range(self.layers.shape[1]):
+            layers = self.layers[:, chunk, None]
+            rate = np.maximum(each * self.flight[:, chunk], 1.0)[:, None]
+            wanted = np.ceil(np.maximum(left, 0.0) / rate)
+            count += np.minimum(wanted, layers).astype(np.int64)
+            left = left - layers * rate
+        useless = (each <= 0)[:, None] & (nbytes > 0)
+        return np.where(useless, self.layers.sum(axis=1)[:, None] + 1, count + (left > 0))
+
+
+def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = True) -> Solution:
+    """Cheapest mix that fits of every rank of (K, S) layers; ranks are free of each other.
+
+    A rank that no mix fits gets the leanest one, so that the miss is told truly.
+
+    Args:
+        problem: K rows.
+        counts: (K, S) layers.
+        plan: Bounds of the layers that a rank recomputes.
+        thorough: Try every number of fully recomputed layers; else only those at which one mode
+            alone, or as little as possible of the dearer one, does.
+    """
+    key = problem.key
+    layout = Layout.plain(counts.copy())
+    peaks = problem.peaks(layout)
+    layers = on_ranks(counts, key)
+    least = np.minimum(layers, plan.layers.min or 0)
+    possible = np.asarray((layers >= (plan.layers.min or 0)).all(axis=1))
+    if not problem.modes:
+        return Solution(layout, peaks, possible & (not plan.layers.min))
+    most = layers if plan.layers.max is None else np.minimum(layers, plan.layers.max)
+    flight = problem.situation.most_in_flight().astype(np.float64)
+    need = np.maximum(peaks - problem.budget[:, None], 0.0)
+    waiting = (need > 0) | (least > 0)
+    stuck = np.zeros_like(waiting)
+    while waiting.any():
+        row, rank = np.nonzero(waiting)
+        cells = Cells(by_rank(counts, problem)[row, rank], flight[rank])
+        modes = [Mode.of(problem, mode, row) for mode in ("selective", "full")]
+        some, full = _least_seconds(
+            cells, need[row, rank], least[row, rank], most[row, rank], modes, thorough
+        )
+        none = some < 0
+        stuck[row[none], rank[none]] = True
+        waiting[row[none], rank[none]] = False
+        row, rank, some, full = (x[~none] for x in (row, rank, some, full))
+        cells = Cells(cells.layers[~none], cells.flight[~none])
+        _put(layout, key.ranks, row, rank, cells, some, full)
+        changed = np.unique(row)
+        peaks[changed] = problem.take(changed).peaks(layout.take(changed))
+        over = peaks - problem.budget[:, None]
+        waiting &= over > 0
+        freed = _freed(cells, some, full, [m.bytes[~none] for m in modes])
+        need[row, rank] = np.maximum(freed, need[row, rank]) + np.maximum(over[row, rank], 1.0)
+    if stuck.any():
+        _leanest_of(problem, layout, peaks, stuck, most)
+    return Solution(layout, peaks, possible)
+
+
+def by_rank(counts: Ints, problem: Problem) -> Ints:
+    """(K, ranks, chunks) of (K, S)."""
+    key = problem.key
+    return np.asarray(counts.reshape(-1, key.chunks, key.ranks).transpose(0, 2, 1))
+
+
+def _least_seconds(
+    cells: Cells, need: Floats, least: Ints, most: Ints, modes: list[Mode], thorough: bool
+) -> tuple[Ints, Ints]:
+    """((C,) selective, (C,) full) layers of the cheapest mix that frees the need; -1 if none does."""
+    some, whole = modes
+    total = cells.layers.sum(axis=1)
+    if not whole.bytes.any():
+        full = np.zeros((len(need), 1), np.int64)
+    elif thorough:
+        full = np.broadcast_to(np.arange(int(most.max()) + 1), (len(need), int(most.max()) + 1))
+    else:
+        rest = need - some.bytes * cells.held(total[:, None])[:, 0]
+        low = cells.fewest(rest[:, None], whole.bytes - some.bytes)
+        high = cells.fewest(need[:, None], whole.bytes)
+        full = np.concatenate([low, low + 1, low + 2, high - 1, high], axis=1)
+        full = np.clip(full, 0, most[:, None])
+    # `together` layers recompute in some mode, the first `full` of them fully
+    left = need[:, None] - (whole.bytes - some.bytes)[:, None] * cells.held(full)
+    together = cells.fewest(left, some.bytes)
+    together = np.maximum(np.maximum(together, full), least[:, None])
+    seconds = (together - full) * some.seconds[:, None] + full * whole.seconds[:, None]
+    legal = (together <= most[:, None]) & (full <= most[:, None])
+    legal &= (whole.bytes[:, None] > 0) | (full == 0)
+    seconds = np.where(legal, seconds, np.inf)
+    at = seconds.argmin(axis=1)[:, None]
+    found = np.isfinite(np.take_along_axis(seconds, at, axis=1))[:, 0]
+    chosen = np.take_along_axis(np.asarray(full), at, axis=1)[:, 0]
+    others = np.take_along_axis(together, at, axis=1)[:, 0] - chosen
+    return np.where(found, others, -1), np.where(found, chosen, -1)
+
+
+def _freed(cells: Cells, some: Ints, full: Ints, nbytes: list[Floats]) -> Floats:
+    """(C,) bytes that a mix frees at the most."""
+    whole = cells.held(full[:, None])[:, 0]
+    return np.asarray(
+        nbytes[0] * (cells.held((some + full)[:, None])[:, 0] - whole) + nbytes[1] * whole
+    )
+
+
+def _put(
+    layout: Layout, ranks: int, row: Ints, rank: Ints, cells: Cells, some: Ints, full: Ints
+) -> None:
+    """Write mixes into a layout: chunk 0 keeps the most micro-batches alive and recomputes first."""
+    left_full, left = full, some + full
+    for chunk in range(cells.layers.shape[1]):
+        layers = cells.layers[:, chunk]
+        whole, any_mode = np.minimum(left_full, layers), np.minimum(left, layers)
+        layout.full[row, chunk * ranks + rank] = whole
+        layout.selective[row, chunk * ranks + rank] = any_mode - whole
+        left_full, left = left_full - whole, left - any_mode
+
+
+def leanest(problem: Problem, counts: Ints, plan: Plan) -> Floats:
+    """(K, ranks) least bytes that (K, S) layers can be held in, every rank in its leanest way."""
+    layers = on_ranks(counts, problem.key)
+    most = layers if plan.layers.max is None else np.minimum(layers, plan.layers.max)
+    layout = Layout.plain(counts.copy())
+    everywhere = np.ones(layers.shape, bool)
+    peaks = np.zeros(layers.shape)
+    _leanest_of(problem, layout, peaks, everywhere, most)
+    return peaks
+
+
+def _leanest_of(
+    problem: Problem, layout: Layout, peaks: Floats, stuck: Bools, most: Ints
+) -> None:
+    """Give stuck ranks whichever of no mode and as much as allowed of one mode holds least."""
+    rows = np.nonzero(stuck.any(axis=1))[0]
+    part, counts = problem.take(rows), layout.layers[rows]
+    row, rank = np.nonzero(stuck[rows])
+    cells = Cells(by_rank(counts, problem)[row, rank], np.zeros((len(row), 0)))
+    zero, top = np.zeros(len(row), np.int64), most[rows][row, rank]
+    mixes = [(zero, zero)]
+    mixes += [(top, zero)] if "selective" in problem.modes else []
+    mixes += [(zero, top)] if "full" in problem.modes else []
+    made = []
+    for some, full in mixes:
+        one = layout.take(rows)
+        _put(one, problem.key.ranks, row, rank, cells, some, full)
+        made.append((part.peaks(one), one))
+    # others of a row keep their recompute, so only the peaks of stuck ranks are compared
+    values = np.stack([found[row, rank] for found, _ in made])
+    best = np.zeros(stuck[rows].shape, np.int64)
+    best[row, rank] = values.argmin(axis=0)
+    stages = np.tile(best, (1, problem.key.chunks))
+    for name in ("selective", "full"):
+        every = np.stack([getattr(one, name) for _, one in made])
+        getattr(layout, name)[rows] = np.take_along_axis(every, stages[None], axis=0)[0]
+    peaks[rows] = np.take_along_axis(np.stack([x for x, _ in made]), best[None], axis=0)[0]
