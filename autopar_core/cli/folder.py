@@ -35,6 +35,25 @@ def check_target(folder: Path) -> None:
         )
 
 
+def write_export(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write all files or none; a folder that holds others is left alone.
+
+    Raises:
+        InputError: When the place cannot be written or holds files of someone else.
+    """
+    where = f"--out {folder}"
+    if folder.exists():
+        if not folder.is_dir():
+            raise InputError(where, "is a file; name a folder")
+        if Path.cwd().is_relative_to(folder.resolve()):
+            raise InputError(where, "is the current folder or holds it; name a folder of its own")
+        strangers = sorted(path.name for path in folder.iterdir() if path.name not in files)
+        if strangers:
+            shown = ", ".join(strangers[:3])
+            raise InputError(where, f"holds other files ({shown}); name another folder")
+    _put(folder, files)
+
+
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write all files beside the place, then put them there in one move.
 
@@ -43,6 +62,10 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """
     check_target(folder)
     _check_strangers(folder, files)
+    _put(folder, files)
+
+
+def _put(folder: Path, files: Mapping[str, bytes]) -> None:
     target = folder.resolve()
     fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
     try:

@@ -130,6 +130,7 @@ class CoreProfile:
         elementwise: Memory-bound kernels.
         recompute_linears: Recompute mode -> linears that are repeated.
         recompute_attention: Modes in which attention is repeated.
+        recompute_modes: Modes that its configuration can ask for.
         recompute_granularity: ``stage`` (own count per stage), ``count`` (one count for every
             stage), ``model`` (all layers or none).
         workspace_bytes: Library workspace inside the allocator.
@@ -155,6 +156,7 @@ class CoreProfile:
     elementwise: tuple[ElementwiseKernel, ...] = ()
     recompute_linears: Mapping[str, tuple[str, ...]] = field(factory=dict)
     recompute_attention: tuple[str, ...] = ("full",)
+    recompute_modes: tuple[str, ...] = field(default=("selective", "full"), validator=_modes)
     recompute_granularity: str = "stage"
     workspace_bytes: int = 0
     context_bytes: int = 0
@@ -184,6 +186,7 @@ class FrameworkProfile:
             overrides; each plugin structures its own.
         sources: Dotted path -> where the value comes from.
         fallback: Name that was asked for when this profile stands in for an unknown framework.
+        bases: Names of the profiles that it grows out of, nearest first.
     """
 
     name: str
@@ -194,6 +197,11 @@ class FrameworkProfile:
     sources: Mapping[str, str] = field(factory=dict)
     unverified: tuple[str, ...] = ()
     fallback: str = ""
+    bases: tuple[str, ...] = ()
+
+    def is_a(self, *names: str) -> bool:
+        """Whether this is one of these frameworks or grows out of one of them."""
+        return not {self.name, *self.bases}.isdisjoint(names)
 
     @property
     def order(self) -> tuple[str, ...]:

@@ -109,7 +109,10 @@ class Estimator:
         """The solver's view of some rows of one key."""
         job = self.contexts.job
         core = job.framework.core
-        modes = tuple(m for m in ("selective", "full") if m in core.recompute_linears)
+        modes = tuple(
+            m for m in ("selective", "full")
+            if m in core.recompute_linears and m in core.recompute_modes
+        )  # fmt: skip
         return Problem(
             self.situation(key, memory), memory, time, job.cluster.memory_limit - memory.reserve,
             job.model.num_layers, core.recompute_granularity, modes,
