@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autopar_core.config.documents import Document, read_json, read_toml_text, read_yaml
+from autopar_core.config.huggingface import hugging_face_model
 from autopar_core.domain.arrays import Array, Bools, Floats, Ints, ceil_div
 from autopar_core.domain.cost import (
     MemoryCost,
@@ -11,7 +13,9 @@ from autopar_core.domain.cost import (
     StageSummary,
     TimePart,
 )
+from autopar_core.domain.export import ExportEstimate, ExportRequest
 from autopar_core.domain.fields import Dimension, Field, Level
+from autopar_core.domain.findings import FORMAT_DEFAULT, Findings
 from autopar_core.domain.framework import FrameworkProfile, LayerHost, TransientTensor
 from autopar_core.domain.model import ModelConfig
 from autopar_core.domain.precision import PrecisionRecipe
@@ -48,7 +52,7 @@ from autopar_core.domain.terms import (
 )
 from autopar_core.domain.training import ClusterConfig, TrainingConfig
 from autopar_core.domain.verdict import HABIT, HARD, Broken
-from autopar_core.errors import AutoparError, InputError
+from autopar_core.errors import AutoparError, CannotExpress, InputError
 from autopar_core.hooks.context import EvalContext
 from autopar_core.hooks.info import PluginInfo
 from autopar_core.hooks.markers import API_VERSION, hookimpl
@@ -86,19 +90,20 @@ from autopar_core.work.rank_work import RankWork
 
 __all__ = [
     "ALWAYS", "API_VERSION", "ATTENTION", "BLOCK_END", "BLOCK_INSTANTS", "BLOCK_PARTS",
-    "BLOCK_REDUCE", "EMBEDDING_BACKWARD", "EMBEDDING_REDUCE", "FINAL", "FORWARD_END", "GATHER",
-    "HABIT", "HARD", "HEAD_BACKWARD", "HEAD_REDUCE", "LOSS", "MLP", "OPERATIONS", "RECOMPUTE",
-    "RING", "SEND",
-    "Array", "AttentionCall", "AttentionCalls", "AutoparError", "Bools", "Broken", "ClusterConfig",
-    "Composer", "Detail", "Dimension", "Divide", "EvalContext", "Exporter", "Extent", "Field",
-    "Floats", "Floor", "FrameworkProfile", "Generator", "Group", "InputError", "Ints", "LayerHost",
-    "Level", "MemoryCost", "MemoryPart", "MemoryTerm", "ModelConfig", "Moments", "Partial",
+    "BLOCK_REDUCE", "EMBEDDING_BACKWARD", "EMBEDDING_REDUCE", "FINAL", "FORMAT_DEFAULT",
+    "FORWARD_END", "GATHER", "HABIT", "HARD", "HEAD_BACKWARD", "HEAD_REDUCE", "LOSS", "MLP",
+    "OPERATIONS", "RECOMPUTE", "RING", "SEND",
+    "Array", "AttentionCall", "AttentionCalls", "AutoparError", "Bools", "Broken", "CannotExpress",
+    "ClusterConfig", "Composer", "Detail", "Dimension", "Divide", "Document", "EvalContext",
+    "ExportEstimate", "ExportRequest", "Exporter", "Extent", "Field", "Findings", "Floats", "Floor",
+    "FrameworkProfile", "Generator", "Group", "InputError", "Ints", "LayerHost", "Level",
+    "MemoryCost", "MemoryPart", "MemoryTerm", "ModelConfig", "Moments", "Partial",
     "PerformanceCost", "PluginInfo", "PrecisionRecipe", "RankWork", "Ranker", "Reader", "Renderer",
     "Rounding", "ScheduleKey", "SearchResult", "Shard", "StageMemory", "StageSummary", "Strategy",
     "StrategyBatch", "SystemProfile", "TimePart", "TimeTerm", "Timeline", "TrainingConfig",
     "TransientTensor", "Window",
     "all_reduce_seconds", "all_to_all_seconds", "attention_seconds", "bucket_seconds", "ceil_div",
-    "fixed_seconds", "gemm_seconds", "hookimpl", "host_terms", "moved_inputs", "moved_seconds",
-    "profile_terms",
-    "ring_inputs", "ring_seconds", "send_inputs", "send_seconds",
+    "fixed_seconds", "gemm_seconds", "hookimpl", "host_terms", "hugging_face_model", "moved_inputs",
+    "moved_seconds", "profile_terms", "read_json", "read_toml_text", "read_yaml", "ring_inputs",
+    "ring_seconds", "send_inputs", "send_seconds",
 ]  # fmt: skip

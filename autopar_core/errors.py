@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class AutoparError(Exception):
     """Base of every error that autopar raises on purpose."""
@@ -19,9 +22,30 @@ class InputError(AutoparError):
         self.where, self.what = where, what
         super().__init__(f"{where}: {what}" if where else what)
 
-    def __reduce__(self) -> tuple[type, tuple[str, ...]]:
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         """Pickled by its parts: a worker process sends it to its parent."""
         return type(self), (self.where, self.what)
+
+
+class CannotExpress(InputError):  # noqa: N818  (read as a sentence: raise CannotExpress(...))
+    """A framework has no way to say a strategy (exit code 2).
+
+    Args:
+        field: Field of the strategy that it cannot say, for instance ``"layer_recompute"``.
+        reason: Why, for instance ``"nanotron recomputes all layers or none"``.
+        nearest: Field -> value of the nearest strategy that it can say; only fields that change.
+    """
+
+    def __init__(self, field: str, reason: str, nearest: Mapping[str, Any]) -> None:
+        self.reason, self.nearest = reason, dict(nearest)
+        shown = ", ".join(f"{name} = {value}" for name, value in self.nearest.items())
+        super().__init__(
+            field, f"{reason}; the nearest it can express: {shown}" if shown else reason
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        """Pickled by its parts: a worker process sends it to its parent."""
+        return type(self), (self.where, self.reason, self.nearest)
 
 
 class PluginError(AutoparError):

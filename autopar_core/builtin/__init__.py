@@ -1,4 +1,4 @@
-"""The plugin that ships with the core: rankers, and every file of a run."""
+"""The plugin that ships with the core: rankers, every file of a run, Hugging Face models."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from autopar_core.api import (
     Generator,
     PluginInfo,
     Ranker,
+    Reader,
     Renderer,
     SearchResult,
     hookimpl,
 )
-from autopar_core.builtin import csv_files, grid, rankers, result_json, search_log
+from autopar_core.builtin import csv_files, grid, huggingface, rankers, result_json, search_log
 
 
 def _charts(result: SearchResult) -> Mapping[str, bytes]:
@@ -32,7 +33,7 @@ def _report(result: SearchResult) -> Mapping[str, bytes]:
 def autopar_plugin_info() -> PluginInfo:
     """Introduce the plugin."""
     return PluginInfo(
-        api=API_VERSION, summary="Rankers by time and memory; JSON, CSV, log, charts and report."
+        api=API_VERSION, summary="Rankers; JSON, CSV, log, charts and report; Hugging Face models."
     )
 
 
@@ -58,3 +59,9 @@ def autopar_renderers() -> Sequence[Renderer]:
         Renderer("charts", "charts/*.png and *.svg.", _charts),
         Renderer("report", "report.html: everything on one page, for people.", _report),
     )
+
+
+@hookimpl
+def autopar_readers() -> Sequence[Reader]:
+    """Model files that every framework's users have."""
+    return huggingface.READERS

@@ -12,7 +12,7 @@ from autopar_core.builtin.json_text import plain
 
 
 DEFAULT = "default"
-DESCRIBED = ("sources", "unverified", "name", "title", "vendor", "aliases")
+DESCRIBED = ("sources", "unverified", "name", "title", "vendor", "aliases", "bases")
 
 
 def inputs(result: SearchResult) -> dict[str, Any]:

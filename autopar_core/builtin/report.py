@@ -16,6 +16,7 @@ from autopar_core.builtin.inputs_json import inputs
 from autopar_core.builtin.series import chart_data
 from autopar_core.builtin.tables import (
     asked,
+    beside,
     cut_totals,
     degree_settings,
     labels,
@@ -23,7 +24,7 @@ from autopar_core.builtin.tables import (
     scalar_fields,
     shown,
 )
-from autopar_core.builtin.text import notes, spell, varying_fields
+from autopar_core.builtin.text import TODAY, notes, spell, varying_fields
 
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _template() -> Template:
 
 def page(result: SearchResult) -> dict[str, Any]:
     """Everything the template shows, as text."""
-    names = labels(result, shown(result))
+    names = labels(result, beside(result))
     branches, stood_for = cut_totals(result)
     columns = varying_fields(result)
     return {
@@ -70,10 +71,11 @@ def page(result: SearchResult) -> dict[str, Any]:
             ("feasible", words.count(result.feasible_count)),
         ],
         "advice": advice(result),
+        "today": result.today.sentence if result.today is not None else "",
         "columns": [heading for _, heading in columns],
         "strategies": [
             _strategy(result, detail, number, name, [column for column, _ in columns])
-            for number, (detail, name) in enumerate(zip(shown(result), names, strict=True), 1)
+            for number, (detail, name) in enumerate(zip(beside(result), names, strict=True), 1)
         ],
         "stages": _stages(shown(result)[0]) if shown(result) else [],
         "stages_of": names[0] if names else "",
@@ -104,7 +106,7 @@ def _strategy(
     parts = [*(worst.parts if worst else ()), *memory.reserves]
     fields = scalar_fields(result)
     return {
-        "place": detail.place or number,
+        "place": TODAY if detail.row < 0 else detail.place or number,
         "name": name,
         "tie": detail.tie_with_best and detail.place > 1,
         "cells": [spell(chosen.fields.get(column, "")) for column in columns],

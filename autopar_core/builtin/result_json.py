@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ def document(result: SearchResult) -> dict[str, Any]:
         "performance_breakdown": [performance(detail) for detail in result.top],
         "stage_summary": [stages(detail) for detail in result.top],
         "visualization_report": {
+            "today": today(result),
             "charts": [
                 {
                     "name": chart.name,
@@ -53,7 +55,7 @@ def document(result: SearchResult) -> dict[str, Any]:
                     "series": dict(chart.series),
                 }
                 for chart in chart_data(result)
-            ]
+            ],
         },
         "search_log": search_log.lines(result),
     }
@@ -90,6 +92,25 @@ def strategy(result: SearchResult, detail: Detail) -> dict[str, Any]:
         "filter_reason": detail.filter_reason,
         "tie_with_best": detail.tie_with_best,
         "warnings": list(detail.warnings),
+    }
+
+
+def today(result: SearchResult) -> dict[str, Any] | None:
+    """What the person runs today beside the best; None when the job does not say."""
+    if result.today is None:
+        return None
+    one = result.today
+    return {
+        "source": one.label,
+        "sentence": one.sentence,
+        "feasible": not one.reason,
+        "filter_reason": one.reason,
+        "gain": None if math.isnan(one.gain) else one.gain,
+        "changes": [plain(change) for change in one.changes],
+        "strategy": None if one.detail is None else strategy(result, one.detail),
+        "memory": None if one.detail is None else memory(one.detail),
+        "performance": None if one.detail is None else performance(one.detail),
+        "stages": None if one.detail is None else stages(one.detail),
     }
 
 

@@ -61,6 +61,12 @@ def shown(result: SearchResult) -> tuple[Detail, ...]:
     return result.top or result.misses
 
 
+def beside(result: SearchResult) -> tuple[Detail, ...]:
+    """What is shown, and what the person runs today after it."""
+    today = result.today.detail if result.today is not None else None
+    return (*shown(result), *([today] if today is not None else []))
+
+
 def row_fields(result: SearchResult, row: int) -> dict[str, Any]:
     """Spelled scalar fields and plans of a generated row."""
     batch = result.batch

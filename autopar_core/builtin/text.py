@@ -9,7 +9,7 @@ from autopar_core.api import Detail, SearchResult
 from autopar_core.builtin import words
 from autopar_core.builtin.diagnosis import advice, excess_bytes
 from autopar_core.builtin.groups import time_group
-from autopar_core.builtin.tables import asked, labels, reasons, scalar_fields, shown
+from autopar_core.builtin.tables import asked, beside, labels, reasons, scalar_fields, shown
 from autopar_core.builtin.terms_text import terms
 
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 PARTS, REASONS = 12, 10
+TODAY = "today"
 ALWAYS_SHOWN = ("micro_batch_size", "micro_batch_num")
 LONG_STAGES = 24
 LEFT_COLUMNS = ("layers", "recomputed", "verdict")
@@ -95,7 +96,7 @@ def common_fields(result: SearchResult) -> list[tuple[str, str]]:
 
 def _values(result: SearchResult, name: str) -> set[Any]:
     neutral = result.fields[name].neutral
-    return {detail.strategy.fields.get(name, neutral) for detail in shown(result)}
+    return {detail.strategy.fields.get(name, neutral) for detail in beside(result)}
 
 
 def _table(title: str, columns: Iterable[tuple[str, str]]) -> Table:
@@ -139,13 +140,13 @@ def _counts(result: SearchResult) -> RenderableType:
 
 
 def _strategies(result: SearchResult, width: int) -> list[RenderableType]:
-    details = shown(result)
+    details = beside(result)
     if not details:
-        return []
+        return _sentences("Today", [result.today.sentence]) if result.today else []
     columns: dict[str, list[str]] = {"#": []}
     for number, detail in enumerate(details, 1):
         tie = "~" if detail.tie_with_best and detail.place > 1 else ""
-        columns["#"].append(f"{tie}{detail.place or number}")
+        columns["#"].append(TODAY if detail.row < 0 else f"{tie}{detail.place or number}")
     for name, heading in varying_fields(result):
         columns[heading] = [spell(d.strategy.fields.get(name, "")) for d in details]
     costs, memories = [d.performance for d in details], [d.memory for d in details]
@@ -172,7 +173,12 @@ def _strategies(result: SearchResult, width: int) -> list[RenderableType]:
         cells = [values[i] for values in columns.values()]
         table.add_row(*map(_plain, cells), style="bold" if detail.place == 1 else None)
     common = ", ".join(f"{name} {value}" for name, value in common_fields(result))
-    return [table, _plain(f"  everywhere: {common}\n")] if common else [table]
+    made: list[RenderableType] = [table]
+    if common:
+        made.append(_plain(f"  everywhere: {common}\n"))
+    if result.today is not None:
+        made += _sentences("Today", [result.today.sentence])
+    return made
 
 
 def spell(value: Any) -> str:

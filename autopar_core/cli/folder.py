@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from autopar_core.cli.earlier import RESULT, is_result
@@ -35,6 +35,30 @@ def check_target(folder: Path) -> None:
         )
 
 
+def write_files(folder: Path, files: Mapping[str, bytes], ours: Collection[str] = ()) -> None:
+    """Write the files of a folder that holds nothing else, all or none.
+
+    Args:
+        folder: Where.
+        files: Name -> content.
+        ours: Names besides those of ``files`` that an earlier call may have left.
+
+    Raises:
+        InputError: When the place cannot be written or holds files of someone else.
+    """
+    where = f"--out {folder}"
+    if folder.exists():
+        if not folder.is_dir():
+            raise InputError(where, "is a file; name a folder")
+        if Path.cwd().is_relative_to(folder.resolve()):
+            raise InputError(where, "is the current folder or holds it; name a folder of its own")
+        strangers = sorted(path.name for path in folder.iterdir() if path.name not in {*files, *ours})
+        if strangers:
+            shown = ", ".join(strangers[:3])
+            raise InputError(where, f"holds other files ({shown}); name another folder")
+    _put(folder, files)
+
+
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write all files beside the place, then put them there in one move.
 
@@ -43,46 +67,24 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """
     check_target(folder)
     _check_strangers(folder, files)
-    try:
-        _place(folder, files)
-    except OSError as error:
-        raise InputError(f"--out {folder}", f"cannot be written: {error.strerror}") from error
+    _put(folder, files)
 
 
-def _place(folder: Path, files: Mapping[str, bytes]) -> None:
+def _put(folder: Path, files: Mapping[str, bytes]) -> None:
     target = folder.resolve()
     fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            path = fresh / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        _swap(fresh, target)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def write_files(folder: Path, files: Mapping[str, bytes], ours: Sequence[str]) -> None:
-    """Write the files of a folder that holds nothing else, whole or not at all.
-
-    Raises:
-        InputError: When the place cannot be written or holds anything but ``ours``.
-    """
-    where = f"--out {folder}"
-    if folder.exists():
-        if not folder.is_dir():
-            raise InputError(where, "is a file; name a folder")
-        strangers = sorted(path.name for path in folder.iterdir() if path.name not in ours)
-        if strangers:
-            shown = ", ".join(strangers[:3])
-            raise InputError(where, f"holds other files ({shown}); name a folder of its own")
-        if Path.cwd().is_relative_to(folder.resolve()):
-            raise InputError(where, "is the current folder or holds it; name a folder of its own")
-    try:
-        _place(folder, files)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for name, content in files.items():
+                path = fresh / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            _swap(fresh, target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
     except OSError as error:
-        raise InputError(where, f"cannot be written: {error.strerror}") from error
+        raise InputError(f"--out {folder}", f"cannot be written: {error.strerror}") from error
 
 
 def _swap(fresh: Path, target: Path) -> None:

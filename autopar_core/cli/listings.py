@@ -1,4 +1,4 @@
-"""``autopar model``, ``plugins``, ``systems``, ``frameworks``: what autopar knows."""
+"""``autopar plugins``, ``systems``, ``frameworks``: what autopar knows."""
 
 from __future__ import annotations
 
@@ -12,39 +12,8 @@ import click
 from autopar_core.cli.output import print_json, print_table
 from autopar_core.cli.session import json_option, load_plugins, plugin_options, split_names
 from autopar_core.config.catalogue import Profiles, system_profile
-from autopar_core.config.model_section import model_of
 from autopar_core.config.tables import Origins
 from autopar_core.units import show_bytes
-
-
-@click.command()
-@click.argument("source", metavar="NAME_OR_PATH")
-@plugin_options
-@json_option
-def model(
-    source: str,
-    disable: tuple[str, ...],
-    only: tuple[str, ...],
-    plugin_files: tuple[Path, ...],
-    as_json: bool,
-) -> int:
-    """Count a model's parameters exactly; NAME_OR_PATH is a preset or a file of a framework."""
-    manager = load_plugins(split_names(disable), split_names(only), plugin_files)
-    config, sources = model_of(source, manager)
-    if as_json:
-        fields = {
-            name: {"value": value, "source": sources[name]}
-            for name, value in attrs.asdict(config).items()
-        }
-        print_json({"parameters": config.parameters, "fields": fields})
-        return 0
-    click.echo(f"{config.name}: {config.parameters:,} parameters")
-    rows = [
-        {"field": name, "value": str(value), "source": sources[name]}
-        for name, value in attrs.asdict(config).items()
-    ]
-    print_table("", rows, right=("value",))
-    return 0
 
 
 @click.command()

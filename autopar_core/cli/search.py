@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from attrs import evolve
 
 from autopar_core.cli.folder import check_target
 from autopar_core.cli.output import Bar, plugins_at_work, show
@@ -30,6 +31,10 @@ from autopar_core.cli.session import (
     "--from", "earlier", type=click.Path(path_type=Path), metavar="DIR",
     help="Start from the inputs of an earlier run.",
 )  # fmt: skip
+@click.option(
+    "--compare", metavar="FILE",
+    help="A launch file of today, shown beside the answers; sets today.source.",
+)  # fmt: skip
 @click.option("--no-charts", is_flag=True, help="Leave out charts and the report.")
 @click.option(
     "--workers", type=click.IntRange(min=0), default=0, metavar="N",
@@ -47,6 +52,7 @@ def search(
     top_k: str | None,
     out: Path | None,
     earlier: Path | None,
+    compare: str | None,
     no_charts: bool,
     workers: int,
     as_json: bool,
@@ -55,6 +61,10 @@ def search(
     overrides = overrides_of(sets, fixes, disable, only)
     overrides = with_set(overrides, "--rank-by", "search.rank_by", rank_by)
     overrides = with_set(overrides, "--top-k", "search.top_k", top_k)
+    if compare is not None:
+        overrides = evolve(
+            overrides, sets=(*overrides.sets, ("--compare", "today", {"source": compare}))
+        )
     if out is not None:
         check_target(out)
     session = open_session(
@@ -64,4 +74,8 @@ def search(
 
     with Bar() as bar, plugins_at_work():
         result = run.search(session.job, session.manager, workers=workers, progress=bar)
+        if session.job.today is not None:
+            from autopar_core.search.today import with_today
+
+            result = with_today(result, session.job, session.manager)
     return show(result, session.manager, out=out, charts=not no_charts, as_json=as_json)

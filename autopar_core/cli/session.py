@@ -13,6 +13,7 @@ from attrs import evolve, field, frozen
 
 from autopar_core.cli.earlier import RESULT, EarlierRun
 from autopar_core.config.load import load_job
+from autopar_core.config.model_section import read_source
 from autopar_core.config.overrides import (
     Overrides,
     apply,
@@ -20,7 +21,8 @@ from autopar_core.config.overrides import (
     parse_value,
     plugin_selection,
 )
-from autopar_core.config.tables import Origins, read_toml
+from autopar_core.config.source_file import Reading, agreed_all
+from autopar_core.config.tables import NO_FILE, Origins, read_toml
 from autopar_core.errors import InputError, PluginError
 
 
@@ -44,14 +46,17 @@ class Request:
     earlier: Path | None = None
     overrides: Overrides = field(factory=Overrides)
     plugin_files: tuple[Path, ...] = ()
+    configs: tuple[str, ...] = ()
+    reader: str = ""
 
 
 @frozen(kw_only=True)
 class Session:
-    """A checked job and the plugins that work on it."""
+    """A checked job, the plugins that work on it, and what ``--from-config`` said."""
 
     manager: PluginManager
     job: Job
+    config: Reading | None = None
 
 
 def plugin_options(command: F) -> F:
@@ -137,21 +142,28 @@ def open_session(request: Request) -> Session:
         PluginError: When plugins are in conflict, or a named one cannot be used.
     """
     path, tables, sources, used = _input(request)
-    origins = Origins(path.name)
+    origins = Origins(path.name if path else NO_FILE)
     changed = apply(dict(tables), request.overrides, origins)
     disable, only = plugin_selection(changed, origins)
     manager = load_plugins(disable, only, request.plugin_files)
     refuse_unusable(manager)
-    job = load_job(path, tables, request.overrides, manager, sources)
+    readings = [
+        read_source(each, "--from-config", Path(), manager, request.reader)
+        for each in request.configs
+    ]
+    job = load_job(path, tables, request.overrides, manager, sources, readings)
     gone = [name for name in used if name not in {record.name for record in manager.records}]
     notes = [f"the earlier run also used the plugin '{name}', which is not here" for name in gone]
-    return Session(manager=manager, job=evolve(job, notes=(*job.notes, *notes)))
+    config = agreed_all(readings) if readings else None
+    return Session(manager=manager, job=evolve(job, notes=(*job.notes, *notes)), config=config)
 
 
 def _input(
     request: Request,
-) -> tuple[Path, Mapping[str, Any], Mapping[str, str], tuple[str, ...]]:
+) -> tuple[Path | None, Mapping[str, Any], Mapping[str, str], tuple[str, ...]]:
     """(file, its tables, sources and active plugins of the earlier run that it belongs to)."""
+    if request.configs and request.file is None and request.earlier is None:
+        return None, {}, {}, ()
     if (request.file is None) == (request.earlier is None):
         raise InputError("", "give an input file or --from DIR, one of them")
     if request.earlier is not None:

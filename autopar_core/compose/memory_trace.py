@@ -8,7 +8,15 @@ from attrs import fields, frozen
 from autopar_core.compose.layout import Layout
 from autopar_core.compose.memory_peak import moment_bytes
 from autopar_core.compose.memory_table import MemoryTable
-from autopar_core.compose.situation import END, FORWARD, INPUT, WEIGHT, Situation, in_order, with_end
+from autopar_core.compose.situation import (
+    END,
+    FORWARD,
+    INPUT,
+    WEIGHT,
+    Situation,
+    in_order,
+    with_end,
+)
 from autopar_core.domain.arrays import Array, Bools, Floats, Ints
 from autopar_core.domain.timeline import MemoryTrace
 from autopar_core.hooks.schedule import Moments, ScheduleKey, Timeline

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import field, frozen
 
 from autopar_core.config.converter import structure
-from autopar_core.config.model_section import find_file
+from autopar_core.config.source_file import find_file
 from autopar_core.config.tables import Origins, Table, as_table, deep_merge, leaves, read_toml
 from autopar_core.domain.bands import Band
 from autopar_core.errors import InputError

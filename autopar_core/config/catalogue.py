@@ -26,7 +26,7 @@ Place = Callable[[tuple[str, ...]], str]
 Label = Callable[[str], str]
 
 FALLBACK_FRAMEWORK = "generic"
-_OWN_KEYS = {field.name for field in fields(FrameworkProfile)} - {"sections", "fallback"}
+_OWN_KEYS = {field.name for field in fields(FrameworkProfile)} - {"sections", "fallback", "bases"}
 
 
 @frozen
@@ -118,6 +118,15 @@ class Profiles:
             hint = nearest(name, self.names(), noun=f"known {self.kind}s", many=40)
             raise InputError(where, f"unknown {self.kind} {name!r}{hint}")
         return self.grown(entry.table, where, (name,))
+
+    def bases(self, name: str) -> tuple[str, ...]:
+        """Names of the profiles that one grows out of, nearest first."""
+        found: list[str] = []
+        entry = self.entry(name)
+        while entry is not None and entry.table.get("base") not in (None, *found):
+            found.append(str(entry.table["base"]))
+            entry = self.entry(found[-1])
+        return tuple(found)
 
     def grown(
         self,
@@ -214,6 +223,24 @@ def preset(name: str, where: str) -> Table:
     if found is None:
         raise InputError(where, f"unknown model preset {name!r}{near_presets(name)}")
     return dict(found)
+
+
+def preset_of(text: str) -> str:
+    """The preset that a name on the hub or of a file means; empty when none, or no single one, does.
+
+    Names are compared without hyphens, underscores and case, then also without dots; the longest
+    preset inside the name counts. ``meta-llama/Llama-2-7b-hf`` means ``llama-2-7b``.
+    """
+    for left_out in ("-_", "-_."):
+        dropped = str.maketrans("", "", left_out)
+        wanted = text.lower().translate(dropped)
+        inside = {name: name.lower().translate(dropped) for name in presets()}
+        inside = {name: plain for name, plain in inside.items() if plain in wanted}
+        longest = max(map(len, inside.values()), default=0)
+        found = [name for name, plain in inside.items() if len(plain) == longest]
+        if len(found) == 1:
+            return found[0]
+    return ""
 
 
 def near_presets(name: str) -> str:

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from autopar_core.config.catalogue import Place, Profiles, inherit, system_profile
 from autopar_core.config.converter import join, nearest, structure
-from autopar_core.config.model_section import find_file, looks_like_path
+from autopar_core.config.source_file import find_file, looks_like_path
 from autopar_core.config.tables import Origins, Table, as_table, deep_copy, leaves, read_toml
 from autopar_core.domain.system import SystemProfile
 from autopar_core.domain.training import ClusterConfig

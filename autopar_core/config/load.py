@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import fields, frozen
+from attrs import evolve, fields, frozen
 
 from autopar_core.config.bands import bands_of
 from autopar_core.config.calibration import calibrated
 from autopar_core.config.cluster_section import cluster_section
 from autopar_core.config.converter import join, nearest, structure
-from autopar_core.config.model_section import ModelSection, model_section
+from autopar_core.config.model_section import ModelSection, model_reading, model_section
 from autopar_core.config.overrides import Overrides, apply
 from autopar_core.config.precision import checked_precision
 from autopar_core.config.search_section import Keys, fix, search_space, spellings
 from autopar_core.config.sections import framework_section, plugin_sections
+from autopar_core.config.source_file import Reading, agreed_all, filled
 from autopar_core.config.tables import (
     NO_FILE,
     Origins,
     Table,
     as_table,
     deep_copy,
-    deep_merge,
     leaves,
     read_toml,
 )
+from autopar_core.config.today_section import TODAY, TodaySection, today_of, today_section
 from autopar_core.domain.job import Job
 from autopar_core.domain.training import TrainingConfig
 from autopar_core.errors import InputError
@@ -35,7 +36,9 @@ from autopar_core.errors import InputError
 if TYPE_CHECKING:
     from autopar_core.plugins.manager import PluginManager
 
-SECTIONS = ("model", "training", "cluster", "framework", "search", "plugins")
+SECTIONS = ("model", "training", "cluster", "framework", "search", "plugins", TODAY)
+# What a file of another program may say of a job besides the model; below the input's own values.
+_FILLED = ("training", "cluster", "framework")
 
 
 @frozen
@@ -45,6 +48,8 @@ class _Prepared:
     tables: Table
     model: ModelSection
     keys: Keys
+    today: TodaySection | None
+    notes: tuple[str, ...]
 
 
 def load_job(
@@ -53,6 +58,7 @@ def load_job(
     overrides: Overrides,
     manager: PluginManager,
     earlier: Mapping[str, str] | None = None,
+    configs: Sequence[Reading] = (),
 ) -> Job:
     """The job of an input.
 
@@ -63,6 +69,7 @@ def load_job(
         overrides: Changes from the command line.
         manager: Loaded plugins: they own fields, sections, readers and profiles.
         earlier: Sources of an earlier run whose inputs ``tables`` are.
+        configs: Files whose job this is; the input's own values win.
 
     Raises:
         InputError: At the first thing that is wrong.
@@ -71,7 +78,8 @@ def load_job(
     if tables is None:
         tables = read_toml(path) if path else {}
     folder = path.parent if path else Path()
-    ready = _prepare(apply(dict(tables), overrides, origins), overrides, origins, folder, manager)
+    changed = apply(dict(tables), overrides, origins)
+    ready = _prepare(changed, overrides, origins, folder, manager, configs)
     given, fitted = calibrated(ready.tables, origins, folder)
     model = ready.model
     training = structure(TrainingConfig, given.get("training", {}), origins.below("training"))
@@ -92,7 +100,7 @@ def load_job(
         **_search_sources(search, ready.keys, origins),
         **_plugin_sources(given, origins),
     }
-    return Job(
+    job = Job(
         model=model.config, training=training, cluster=cluster.cluster, system=cluster.system,
         framework=framework.profile, space=space,
         bands=bands_of(
@@ -101,15 +109,20 @@ def load_job(
         plugin_sections=sections, sources=sources,
         raw=deep_copy({name: raw[name] for name in SECTIONS if name in raw}),
         notes=(
-            *model.notes, *cluster.notes, *stand_in, *framework.notes,
+            *ready.notes, *cluster.notes, *stand_in, *framework.notes,
             *((fitted.note,) if fitted else ()), *notes,
         ),
     )  # fmt: skip
+    if ready.today is None:
+        return job
+    today, section = today_of(ready.today, job, origins, manager)
+    return evolve(job, today=today, raw={**job.raw, TODAY: deep_copy(section)})
 
 
 def _prepare(
-    tables: Table, overrides: Overrides, origins: Origins, folder: Path, manager: PluginManager
-) -> _Prepared:
+    tables: Table, overrides: Overrides, origins: Origins, folder: Path, manager: PluginManager,
+    configs: Sequence[Reading],
+) -> _Prepared:  # fmt: skip
     for name in tables:
         if name not in SECTIONS:
             hint = nearest(name, SECTIONS, noun="sections")
@@ -121,14 +134,27 @@ def _prepare(
         for option, key, value in overrides.fixes:
             origins.said["search", fix(search, keys, key, value, option)] = option
         tables = {**tables, "search": search}
-    model = model_section(tables, origins, folder, manager)
-    for name, table in model.others.items():
-        own = as_table(tables.get(name, {}), origins.where(name))
-        for path, _ in leaves(table):
-            if path[0] not in own:
-                origins.said[(name, *path)] = model.label
-        tables = {**tables, name: deep_merge(table, own)}
-    return _Prepared(tables, model, keys)
+    named = model_reading(tables, origins, folder, manager)
+    readings = [*([named] if named else []), *configs]
+    reading = agreed_all(readings) if readings else None
+    if reading is not None:
+        tables = filled(tables, reading, origins, _FILLED)
+    today = today_section(tables, origins, folder, manager)
+    if today is not None and today.reading is not None:
+        tables = filled(tables, today.reading, origins, _FILLED)
+        if reading is None and "model" not in tables:
+            reading = today.reading
+    notes = (*_left_out(named), *(note for each in readings for note in each.notes))
+    return _Prepared(tables, model_section(tables, origins, reading), keys, today, notes)
+
+
+def _left_out(named: Reading | None) -> tuple[str, ...]:
+    if named is None or not named.strategy:
+        return ()
+    return (
+        f"{named.label} also has a strategy; the search is free to leave it, add [today] or "
+        "--compare to see it beside the answers",
+    )
 
 
 def _training_sources(tables: Table, origins: Origins) -> dict[str, str]:

@@ -55,6 +55,7 @@ def framework_section(tables: Table, origins: Origins, manager: PluginManager) -
     known = profiles.entry(asked) is not None
     table = profiles.table(asked if known else FALLBACK_FRAMEWORK, origins.where("framework"))
     profile = _overridden(table, section, origins, manager)
+    profile = evolve(profile, bases=profiles.bases(asked if known else FALLBACK_FRAMEWORK))
     notes: tuple[str, ...] = ()
     if not known:
         profile = evolve(profile, fallback=asked)

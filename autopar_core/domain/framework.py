@@ -213,7 +213,7 @@ class CoreProfile:
         elementwise: Memory-bound kernels.
         recompute_linears: Recompute mode -> linears that are repeated.
         recompute_attention: Modes in which attention is repeated.
-        recompute_modes: Recompute modes that the framework has.
+        recompute_modes: Recompute modes that its configuration can ask for.
         selective_modules: Parts of a block that selective recompute repeats, where it is a choice.
         recompute_granularity: ``stage`` (own count per stage), ``count`` (one count for every
             stage), ``model`` (all layers or none).
@@ -322,6 +322,7 @@ class FrameworkProfile:
             overrides; each plugin structures its own.
         sources: Dotted path -> where the value comes from.
         fallback: Name that was asked for when this profile stands in for an unknown framework.
+        bases: Names of the profiles that it grows out of, nearest first.
     """
 
     name: str
@@ -332,6 +333,11 @@ class FrameworkProfile:
     sources: Mapping[str, str] = field(factory=dict)
     unverified: tuple[str, ...] = ()
     fallback: str = ""
+    bases: tuple[str, ...] = ()
+
+    def is_a(self, *names: str) -> bool:
+        """Whether this is one of these frameworks or grows out of one of them."""
+        return not {self.name, *self.bases}.isdisjoint(names)
 
     @property
     def order(self) -> tuple[str, ...]:

@@ -17,6 +17,23 @@ from autopar_core.domain.training import ClusterConfig, TrainingConfig
 
 
 @frozen(kw_only=True)
+class Today:
+    """The strategy that the person runs today.
+
+    Attributes:
+        label: ``"run.sh (megatron)"``.
+        space: It alone; what its file leaves open is open.
+        framework: The framework that it runs in.
+        sources: ``search.`` field -> where its value stands.
+    """
+
+    label: str
+    space: SearchSpace
+    framework: FrameworkProfile
+    sources: Mapping[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
 class Job:
     """A complete, checked input.
 
@@ -26,6 +43,7 @@ class Job:
         sources: Dotted input key -> where its value comes from.
         raw: The merged input tables, what ``--from`` starts again with.
         notes: Sentences the person should see (an unknown framework fell back, ...).
+        today: What the answers are compared with.
     """
 
     model: ModelConfig
@@ -39,6 +57,7 @@ class Job:
     sources: Mapping[str, str] = field(factory=dict)
     raw: Mapping[str, Any] = field(factory=dict)
     notes: tuple[str, ...] = ()
+    today: Today | None = None
 
     @property
     def recipe(self) -> PrecisionRecipe:

@@ -98,6 +98,7 @@ class ModelConfig:
         qkv_bias: The query, key and value projections have biases.
         attention_out_bias: The attention output projection has a bias.
         mlp_bias: Every MLP matrix has a bias.
+        activation_parameters: Learned values of the activation in one block (xIELU has two).
         head_bias: The output head has a bias of ``vocab`` elements.
         position: Position encoding; only ``learned`` has parameters.
         position_rows: Rows of the learned position table.
@@ -127,6 +128,7 @@ class ModelConfig:
     qkv_bias: bool = False
     attention_out_bias: bool = False
     mlp_bias: bool = False
+    activation_parameters: int = attrs.field(default=0, validator=_count)
     head_bias: bool = False
     position: Position = attrs.field(default="rope", validator=_one_of("rope", "learned", "alibi"))
     position_rows: int = attrs.field(default=0, validator=_count)
@@ -189,6 +191,7 @@ class ModelConfig:
     def block_norms(self) -> int:
         """Elements in the norms of one block; every rank has all of them."""
         count = self.norms_per_layer * self._norm_parameters(self.hidden)
+        count += self.activation_parameters
         if self.qk_norm == "head":
             count += 2 * self._norm_parameters(self.head_dim)
         elif self.qk_norm == "full":

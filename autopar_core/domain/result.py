@@ -44,6 +44,36 @@ class Detail:
 
 
 @frozen(kw_only=True)
+class Change:
+    """One field of a strategy that differs between today and the best."""
+
+    field: str
+    today: Any
+    best: Any
+
+
+@frozen(kw_only=True)
+class Comparison:
+    """What the person runs today, beside the answers.
+
+    Attributes:
+        label: Where it comes from, ``"run.sh (megatron)"``.
+        detail: It in full, ``place`` and ``row`` being 0 and -1; None when it cannot be estimated.
+        reason: Why it cannot run as it is; empty when it can.
+        gain: Share of today's step time that the best saves; NaN when there is nothing to compare.
+        changes: Fields to change, in output order.
+        sentence: All of it for people.
+    """
+
+    label: str
+    detail: Detail | None
+    reason: str
+    gain: float
+    changes: tuple[Change, ...]
+    sentence: str
+
+
+@frozen(kw_only=True)
 class PluginView:
     """One plugin as listed: ``status`` is active, disabled, broken, incompatible or conflict."""
 
@@ -95,6 +125,7 @@ class SearchResult:
         counts: What each level took.
         warnings: Habit code -> (rows it touches, sentence of the first).
         log: Lines of the search log, without clock times.
+        today: What the person runs today, when the job says it.
     """
 
     job: Job
@@ -122,6 +153,7 @@ class SearchResult:
     recompute_plans: tuple[str, ...]
     warnings: Mapping[str, tuple[int, str]] = field(factory=dict)
     log: tuple[str, ...] = ()
+    today: Comparison | None = None
 
     @property
     def feasible_count(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from attrs import frozen
 
 from autopar_core.domain.arrays import Floats, Ints
+from autopar_core.domain.export import ExportRequest
 from autopar_core.domain.result import SearchResult
 from autopar_core.domain.strategy import StrategyBatch
 
@@ -75,22 +76,46 @@ class Renderer:
 
 @frozen
 class Reader:
-    """Reads a model (and more) from a file of some framework.
+    """Reads a model, a launch configuration, or both, from a file of some framework.
 
-    ``recognises(path, text)`` says whether the content is of this kind; ``read(path, text)``
-    returns tables as in an input file: ``{"model": {...}}``.
+    ``recognises(path, text)`` says whether the content is of this kind; it is called on any text and
+    must be quick and never raise. ``read(path, text)`` returns tables as in an input file, every one
+    of them optional:
+
+    - ``model``, ``training``, ``cluster`` (``devices``, ...), ``framework`` (``name``, overrides);
+    - ``model.source``: a name (on the hub, of the file) whose preset gives what the file leaves open;
+    - ``strategy``: strategy field or short form -> value, ``stage_partition``, ``layer_offset`` and
+      ``layer_recompute`` included; what the file leaves open is absent;
+    - ``sources``: dotted key (``"model.hidden"``, ``"strategy.tp_degree"``) -> where the value stands,
+      ``"line 12, --hidden-size"``, ``"default of the format"`` or ``"inferred: ..."``;
+    - ``notes``: sentences that the person should see;
+    - ``files``: place -> path of a further file that this one names, relative to it, which the core
+      reads with its own reader; both must agree.
+
+    :class:`~autopar_core.domain.findings.Findings` collects them. A file that is of this kind but
+    wrong, or not a dense model, raises :class:`~autopar_core.errors.InputError` (where, what); a
+    contradiction names both places.
+
+    ``framework`` labels the framework whose files these are; empty for plain model files.
     """
 
     name: str
     doc: str
     recognises: Callable[[Path, str], bool]
-    read: Callable[[Path, str], Mapping[str, Mapping[str, Any]]]
+    read: Callable[[Path, str], Mapping[str, Any]]
+    framework: str = ""
 
 
 @frozen
 class Exporter:
-    """Writes a strategy for a framework: ``export(result, detail)`` returns file name -> text."""
+    """Writes a strategy in the form of a framework, picked by ``autopar export --to NAME``.
+
+    ``export(request)`` returns file name -> text; no clock time, no path of this machine. What the
+    framework has no way to say raises :class:`~autopar_core.errors.CannotExpress`. ``frameworks``
+    are the profiles whose estimates hold for these files; others get a note.
+    """
 
     name: str
     doc: str
-    export: Callable[[SearchResult, Any], Mapping[str, str]]
+    frameworks: tuple[str, ...]
+    export: Callable[[ExportRequest], Mapping[str, str]]

@@ -68,6 +68,17 @@ class AutoparSpec:
         """
 
     @hookspec
+    def autopar_partitions(  # type: ignore[empty-body]
+        self, ctx: EvalContext[Any, Any]
+    ) -> Sequence[Sequence[int]]:
+        """Layers of each stage as the framework deals them, where nobody can choose otherwise.
+
+        Returns:
+            One partition for each number of stages and whatever else it depends on. ``auto`` and
+            ``even`` then mean these; what does not fit a row is for ``autopar_filter`` to tell.
+        """
+
+    @hookspec
     def autopar_shard(  # type: ignore[empty-body]
         self, batch: StrategyBatch, ctx: EvalContext[Any, Any]
     ) -> Sequence[Shard] | Partial:

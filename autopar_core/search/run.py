@@ -18,6 +18,7 @@ from autopar_core.errors import InputError
 from autopar_core.plugins import PluginManager
 from autopar_core.search.contest import Contest
 from autopar_core.search.contexts import Contexts
+from autopar_core.search.dealt import with_dealt_partitions
 from autopar_core.search.detail import Describer
 from autopar_core.search.evaluate import (
     Estimates,
@@ -65,6 +66,7 @@ def search(
         InputError: Unknown ranker or generator, empty space.
         PluginError: A plugin breaks the contract, or active plugins clash.
     """
+    job = with_dealt_partitions(job, manager)
     contexts = Contexts.build(job, manager)
     ranker = pick_ranker(manager, job.space.rank_by)
     generator = pick_generator(manager, job.space.generator)

@@ -14,6 +14,26 @@ from __future__ import annotations
 from autopar_core.testing.bench import SMALL_JOB, Bench, run_search
 from autopar_core.testing.dimension import DimensionConformance
 from autopar_core.testing.ranker import RankerConformance
+from autopar_core.testing.round_trip import (
+    Space,
+    exported,
+    read_back,
+    requests,
+    same_job,
+    same_strategy,
+)
 
 
-__all__ = ["SMALL_JOB", "Bench", "DimensionConformance", "RankerConformance", "run_search"]
+__all__ = [
+    "SMALL_JOB",
+    "Bench",
+    "DimensionConformance",
+    "RankerConformance",
+    "Space",
+    "exported",
+    "read_back",
+    "requests",
+    "run_search",
+    "same_job",
+    "same_strategy",
+]

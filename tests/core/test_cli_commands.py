@@ -442,7 +442,7 @@ def test_model_of_a_file_names_its_keys(
     from autopar_core.plugins.manager import PluginManager
 
     kit = PluginManager.load(extra=[("kit", Kit())], entry_points=False)
-    monkeypatch.setattr("autopar_core.cli.listings.load_plugins", lambda *_: kit)
+    monkeypatch.setattr("autopar_core.cli.model.load_plugins", lambda *_: kit)
     Path("checkpoint").mkdir()
     Path("checkpoint/config.json").write_text("{}")
     assert main(["model", "checkpoint", "--json"]) == 0

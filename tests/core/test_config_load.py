@@ -55,7 +55,7 @@ class Kit:
     def autopar_readers(self) -> Sequence[Reader]:
         def read(path: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
             table = json.loads(text)
-            return {"model": table["shape"], "training": {"seq_len": 2048}, "strategy": {"a": 1}}
+            return {"model": table["shape"], "training": {"seq_len": 2048}, "strategy": {"mbs": 1}}
 
         return [Reader("kit", "Kit files.", lambda path, text: '"shape"' in text, read)]
 
@@ -146,7 +146,7 @@ def test_a_model_file_goes_through_a_reader_and_is_put_into_raw(tmp_path: Path) 
     assert made.sources["model.hidden"] == "net.cfg (kit)"
     assert made.sources["model.vocab"] == "run.toml"
     assert made.training.seq_len == 2048
-    assert made.sources["training.seq_len"] == "net.cfg"
+    assert made.sources["training.seq_len"] == "net.cfg (kit)"
     assert "strategy" in made.notes[0]
     assert str(tmp_path) not in json.dumps([made.raw, dict(made.sources), made.notes])
     again = load_job(None, made.raw, Overrides(), MANAGER, made.sources)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import autopar_core.builtin as builtin
-from autopar_core.compose.memory_explain import RankExplainer
 from autopar_core.compose.layout import Layout
+from autopar_core.compose.memory_explain import RankExplainer
 from autopar_core.compose.memory_peak import peak_moments, rank_peaks
 from autopar_core.compose.memory_table import MemoryTable
 from autopar_core.compose.memory_trace import memory_trace

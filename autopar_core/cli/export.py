@@ -1,0 +1,181 @@
+"""``autopar export``: files that launch a strategy of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import autopar_core
+from autopar_core.cli.earlier import EarlierRun
+from autopar_core.cli.folder import write_files
+from autopar_core.cli.output import plugins_at_work, print_json
+from autopar_core.cli.session import (
+    Request,
+    Session,
+    json_option,
+    open_session,
+    overrides_of,
+    plugin_options,
+)
+from autopar_core.cli.words import cell, columns, heading, memory, seconds
+from autopar_core.config.converter import nearest
+from autopar_core.domain.export import ExportEstimate, ExportRequest
+from autopar_core.domain.strategy import Strategy
+from autopar_core.errors import AutoparError, InputError, PluginCallError, PluginError
+
+
+if TYPE_CHECKING:
+    from autopar_core.hooks.named import Exporter
+    from autopar_core.plugins.manager import PluginManager
+
+_PLAN = ("stage_partition", "layer_offset", "layer_recompute")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--place", type=click.IntRange(min=1), default=1, metavar="N", show_default=True,
+    help="Which strategy of the run.",
+)  # fmt: skip
+@click.option("--to", "target", metavar="NAME", required=True, help="Format to write.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR",
+    help="Where to write; without it the files are printed.",
+)  # fmt: skip
+@plugin_options
+@json_option
+def export(
+    folder: Path,
+    place: int,
+    target: str,
+    out: Path | None,
+    disable: tuple[str, ...],
+    only: tuple[str, ...],
+    plugin_files: tuple[Path, ...],
+    as_json: bool,
+) -> int:
+    """Write the files that launch a strategy of a run, with its estimate at the top.
+
+    A strategy that the format has no way to say is refused with the nearest one that it can say.
+    """
+    run = EarlierRun.read(folder, "export")
+    chosen = _strategy(run, place)
+    overrides = overrides_of((), (), disable, only)
+    session = open_session(Request(earlier=folder, overrides=overrides, plugin_files=plugin_files))
+    plugin, exporter = _exporter(session.manager, target)
+    files = _written(plugin, exporter, _request(run, chosen, session))
+    if out is not None:
+        write_files(out, {name: text.encode() for name, text in files.items()})
+    if as_json:
+        print_json({"to": exporter.name, "place": place, "files": files})
+    elif out is None:
+        for name, text in files.items():
+            click.echo(f"==> {name} <==")
+            click.echo(text)
+    else:
+        for name in files:
+            click.echo(f"{out / name}")
+    if not session.job.framework.is_a(*exporter.frameworks):
+        click.echo(
+            f"note: the estimate is for {session.job.framework.name}; that of {exporter.name} may "
+            "differ",
+            err=True,
+        )
+    return 0
+
+
+def _strategy(run: EarlierRun, place: int) -> Mapping[str, Any]:
+    for strategy in run.strategies:
+        if strategy.get("place") == place:
+            return strategy
+    many = len(run.strategies)
+    there = f"it has places 1 to {many}" if many else "it found nothing that fits"
+    raise InputError(f"--place {place}", f"the run has no such place; {there}")
+
+
+def _exporter(manager: PluginManager, target: str) -> tuple[str, Exporter]:
+    exporters = [
+        (plugin, each) for plugin, many in manager.collect("autopar_exporters") for each in many
+    ]
+    named = [pair for pair in exporters if pair[1].name == target]
+    if len(named) > 1:
+        plugins = ", ".join(plugin for plugin, _ in named)
+        raise PluginError(f"exporter '{target}' comes from several plugins: {plugins}; disable one")
+    if not named:
+        names = sorted(each.name for _, each in exporters)
+        raise InputError(
+            f"--to {target}", f"unknown format{nearest(target, names, noun='formats', many=40)}"
+        )
+    return named[0]
+
+
+def _request(run: EarlierRun, chosen: Mapping[str, Any], session: Session) -> ExportRequest:
+    from autopar_core.plugins.fields import PLAN_FIELDS, declared_fields
+
+    job = session.job
+    hidden = {field.name for field in PLAN_FIELDS}
+    fields = {
+        name: chosen.get(name, field.neutral)
+        for name, field in declared_fields(session.manager).items()
+        if name not in hidden
+    }
+    strategy = Strategy(fields=fields, **{key: chosen[key] for key in _PLAN})
+    estimate = ExportEstimate(
+        seconds=chosen["performance_cost"], low_seconds=chosen["performance_low"],
+        high_seconds=chosen["performance_high"], memory_bytes=chosen["memory_cost"],
+        limit_bytes=job.cluster.memory_limit,
+    )  # fmt: skip
+    return ExportRequest(
+        model=job.model, training=job.training, cluster=job.cluster, system=job.system,
+        framework=job.framework, strategy=strategy, estimate=estimate,
+        header=tuple(_header(run, chosen, session)),
+    )  # fmt: skip
+
+
+def _header(run: EarlierRun, chosen: Mapping[str, Any], session: Session) -> Iterator[str]:
+    """The estimate and how it was made: the same for the same run, whenever and wherever."""
+    job = session.job
+    yield (
+        f"autopar {autopar_core.__version__}: estimated step time "
+        f"{seconds(chosen['performance_cost'])} ({seconds(chosen['performance_low'])} to "
+        f"{seconds(chosen['performance_high'])}), memory {memory(chosen['memory_cost'])} of "
+        f"{memory(job.cluster.memory_limit)} per device"
+    )
+    named = ", ".join(f"{heading(key)} {cell(key, chosen[key])}" for key in columns([chosen]))
+    yield f"place {chosen['place']} of a search: {named}" if named else "one device"
+    training = job.training
+    yield (
+        f"{job.model.name or 'model'}, {job.model.parameters:,} parameters; "
+        f"{training.global_batch_size:,} sequences of {training.seq_len:,} tokens per step, "
+        f"{training.precision}; {job.cluster.devices:,} x {job.system.name}; "
+        f"profile {job.framework.name}"
+    )
+    plugins = run.document.get("plugins", ())
+    versions = [f"{p['name']} {p['version']}" for p in plugins if p.get("status") == "active"]
+    yield f"plugins: {', '.join(versions)}"
+    yield "estimated, not measured on these machines"
+
+
+def _written(plugin: str, exporter: Exporter, request: ExportRequest) -> dict[str, str]:
+    """The files of an exporter.
+
+    Raises:
+        CannotExpress: When the format has no way to say the strategy.
+        PluginCallError: When the plugin failed or broke the contract.
+    """
+    hook = f"exporter '{exporter.name}'"
+    try:
+        with plugins_at_work():
+            files = dict(exporter.export(request))
+    except AutoparError:
+        raise
+    except Exception as error:
+        raise PluginCallError(plugin, hook, f"{type(error).__name__}: {error}") from error
+    for name, text in files.items():
+        path = Path(name)
+        if path.is_absolute() or ".." in path.parts or not isinstance(text, str):
+            raise PluginCallError(plugin, hook, f"{name!r} is no file name with a text")
+    return files
