@@ -131,6 +131,16 @@ def lint() -> int:
     return 1 if failed else 0
 
 
+def spread(arguments: Sequence[str]) -> list[str]:
+    """A process per core, a file of tests to each; not where a person debugs or says otherwise."""
+    alone = ("-n", "--dist", "--pdb", "-s", "--collect-only", "--co")
+    return (
+        []
+        if any(each.startswith(alone) for each in arguments)
+        else ["-n", "auto", "--dist", "loadfile"]
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  (the reader's Python may well be older)
         stop(f"autopar needs Python 3.11 or newer; this is {platform.python_version()}")
@@ -145,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
         hand_over(str(ROOT / "tests" / "accuracy" / "make.py"), *rest)
     if command == "test":
         os.chdir(ROOT)
-        hand_over("-m", "pytest", *rest)
+        hand_over("-m", "pytest", *spread(rest), *rest)
     return lint() if command == "lint" else 0
 
 

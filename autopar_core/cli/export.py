@@ -130,7 +130,7 @@ def _request(run: EarlierRun, chosen: Mapping[str, Any], session: Session) -> Ex
     )  # fmt: skip
     return ExportRequest(
         model=job.model, training=job.training, cluster=job.cluster, system=job.system,
-        framework=job.framework, strategy=strategy, estimate=estimate,
+        framework=job.framework, strategy=strategy, estimate=estimate, plugins=job.plugin_sections,
         header=tuple(_header(run, chosen, session)),
     )  # fmt: skip
 

@@ -55,7 +55,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], ours: Collection[str] 
         strangers = sorted(path.name for path in folder.iterdir() if path.name not in {*files, *ours})
         if strangers:
             shown = ", ".join(strangers[:3])
-            raise InputError(where, f"holds other files ({shown}); name another folder")
+            raise InputError(where, f"holds other files ({shown}); name a folder of its own")
     _put(folder, files)
 
 

@@ -18,7 +18,7 @@ from autopar_core.config.tables import leaves
 
 
 # What a launch file says besides the model.
-_BESIDE = ("training", "cluster", "framework", STRATEGY)
+_BESIDE = ("training", "cluster", "framework", "plugins", STRATEGY)
 
 reader_option = click.option(
     "--reader", default="", metavar="NAME",

@@ -92,7 +92,7 @@ def _per_pending(table: MemoryTable, situation: Situation, layers: Floats) -> Fl
     """(K, stages) bytes that a micro-batch holds whose weight gradients are still to be computed.
 
     Every product keeps its input and the gradient of its output, which is what its layer saved
-    without recompute; see ADR 7.
+    without recompute; see ADR 10.
     """
     total = layers * table.saved[:, 0, None]
     for on, nbytes in table.pending:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SECTIONS = ("model", "training", "cluster", "framework", "search", "plugins", TODAY)
 # What a file of another program may say of a job besides the model; below the input's own values.
-_FILLED = ("training", "cluster", "framework")
+_FILLED = ("training", "cluster", "framework", "plugins")
 
 
 @frozen

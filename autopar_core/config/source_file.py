@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from autopar_core.hooks.named import Reader
     from autopar_core.plugins.manager import PluginManager
 
-SECTIONS = ("model", "training", "cluster", "framework")
-STRATEGY, FILES = "strategy", "files"
+SECTIONS = ("model", "training", "cluster", "framework", "plugins")
+STRATEGY, FILES, OPEN = "strategy", "files", "open"
 # Key of a reader's model table: a name that a preset may stand for.
 MODEL_NAME = "source"
-_BESIDE = ("sources", "notes", STRATEGY, FILES)
+_BESIDE = ("sources", "notes", STRATEGY, FILES, OPEN)
 _SUFFIX = re.compile(r"\.[A-Za-z]{2,5}")
 # Files that name files that name files: a chain of inherited configurations has four in practice.
 _LONGEST_CHAIN = 8
@@ -125,8 +125,21 @@ def _read(
         if inner.resolve() in chain or len(chain) > _LONGEST_CHAIN:
             raise InputError(f"{path.name}: {key}", f"{name} leads back to a file that names it")
         more = _read(inner, path.name, manager, "", (*chain, inner.resolve()))
-        found = agreed(found, more)
+        found = agreed(found, _opened(more, read.get(OPEN, {})))
     return found
+
+
+def _opened(reading: Reading, keys: Mapping[str, str]) -> Reading:
+    """A reading without the strategy fields that the file naming it decides otherwise."""
+    fields = {key.partition(".")[2]: why for key, why in keys.items()}
+    gone = [name for name in reading.strategy if name in fields]
+    notes = [
+        f"{reading.source(f'{STRATEGY}.{name}')}: {name} {reading.strategy[name]} is left open: "
+        f"{fields[name]}"
+        for name in gone
+    ]
+    kept = {name: value for name, value in reading.strategy.items() if name not in fields}
+    return evolve(reading, strategy=kept, notes=(*reading.notes, *notes))
 
 
 def _with_model(found: Reading) -> Reading:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from autopar_core.domain.fields import Value
 from autopar_core.domain.framework import FrameworkProfile
@@ -40,6 +40,7 @@ class ExportRequest:
     Attributes:
         strategy: ``strategy.fields`` has every scalar field by name (degrees, ``micro_batch_size``,
             ``vpp_degree``, ``schedule``, ``zero_stage``, ...), also those of absent plugins.
+        plugins: Plugin -> settings of ``[plugins.NAME]`` as the input has them.
         header: Lines for the top of every file that can hold a comment: the estimate and how it was
             made. Without comment signs.
     """
@@ -51,6 +52,7 @@ class ExportRequest:
     framework: FrameworkProfile
     strategy: Strategy
     estimate: ExportEstimate
+    plugins: Mapping[str, Mapping[str, Any]] = field(factory=dict)
     header: tuple[str, ...] = ()
 
     def __getitem__(self, field: str) -> Value:
@@ -63,7 +65,11 @@ class ExportRequest:
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """Layers of every virtual stage in the order of execution: chunk by chunk, stage by stage."""
+        """Layers of every virtual stage: chunk by chunk, rank by rank.
+
+        That is the order of execution, but for schedules that run every second chunk from the last
+        rank to the first.
+        """
         return flat(self.strategy.stage_partition)
 
     def recomputed(self, mode: str) -> tuple[int, ...]:

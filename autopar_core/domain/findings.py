@@ -24,6 +24,7 @@ class Findings:
         self._sources: dict[str, str] = {}
         self._notes: list[str] = []
         self._files: dict[str, str] = {}
+        self._open: dict[str, str] = {}
 
     def put(self, key: str, value: Any, source: str) -> None:
         """Keep a value.
@@ -78,6 +79,15 @@ class Findings:
         """
         self._files[place] = path
 
+    def leave_open(self, key: str, why: str) -> None:
+        """A strategy field that the files named here state, and that this one decides otherwise.
+
+        Args:
+            key: ``"strategy.micro_batch_num"``.
+            why: For the note about a value that is left out.
+        """
+        self._open[key] = why
+
     def note(self, sentence: str) -> None:
         """Tell the person something, once."""
         if sentence not in self._notes:
@@ -93,4 +103,4 @@ class Findings:
                 at = at.setdefault(part, {})
             at[last] = value
         beside = {"sources": dict(self._sources), "notes": list(self._notes)}
-        return {**made, **beside, "files": dict(self._files)}
+        return {**made, **beside, "files": dict(self._files), "open": dict(self._open)}

@@ -82,7 +82,8 @@ class Reader:
     must be quick and never raise. ``read(path, text)`` returns tables as in an input file, every one
     of them optional:
 
-    - ``model``, ``training``, ``cluster`` (``devices``, ...), ``framework`` (``name``, overrides);
+    - ``model``, ``training``, ``cluster`` (``devices``, ...), ``framework`` (``name``, overrides),
+      ``plugins`` (settings by plugin);
     - ``model.source``: a name (on the hub, of the file) whose preset gives what the file leaves open;
     - ``strategy``: strategy field or short form -> value, ``stage_partition``, ``layer_offset`` and
       ``layer_recompute`` included; what the file leaves open is absent;
@@ -90,7 +91,8 @@ class Reader:
       ``"line 12, --hidden-size"``, ``"default of the format"`` or ``"inferred: ..."``;
     - ``notes``: sentences that the person should see;
     - ``files``: place -> path of a further file that this one names, relative to it, which the core
-      reads with its own reader; both must agree.
+      reads with its own reader; both must agree;
+    - ``open``: dotted key (``"strategy.NAME"``) -> why: fields of those files that do not hold here.
 
     :class:`~autopar_core.domain.findings.Findings` collects them. A file that is of this kind but
     wrong, or not a dense model, raises :class:`~autopar_core.errors.InputError` (where, what); a

@@ -90,7 +90,8 @@ class Space:
         )
         return ExportRequest(
             model=job.model, training=job.training, cluster=job.cluster, system=job.system,
-            framework=job.framework, strategy=strategy, estimate=estimate, header=("made up",),
+            framework=job.framework, strategy=strategy, estimate=estimate,
+            plugins=job.plugin_sections, header=("made up",),
         )  # fmt: skip
 
     def key(self, row: int) -> ScheduleKey:

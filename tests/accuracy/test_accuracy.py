@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 # Another processor may round a sum differently; nothing else moves an error.
 SLACK_SHARE, SLACK_POINTS = 0.02, 0.05
-pytestmark = [pytest.mark.physics, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.physics, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -132,10 +132,7 @@ class Space:
 _SPACES: dict[str, Space] = {}
 
 
-QUICK = {
-    "generic, gpipe and interleaved, very tight", "megatron, tied embeddings, two nodes",
-    "torchtitan, sharded", "a dense model of another kind",
-}  # fmt: skip
+QUICK = {"generic, gpipe and interleaved, very tight", "a dense model of another kind"}
 PARAMETERS = [
     pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CASES
 ]

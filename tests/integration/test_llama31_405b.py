@@ -78,6 +78,7 @@ def test_estimate_says_the_same(kit: Any, published: Any) -> None:
     assert same == {name: value for name, value in chosen.items() if name not in ignored}
 
 
+@pytest.mark.slow
 def test_the_best_found_is_not_slower(search: Any, published: Any) -> None:
     answer = search(EXAMPLE)
     assert answer.code == 0

@@ -95,6 +95,7 @@ def test_a_machine_that_is_slower_throughout(plugins: PluginManager) -> None:
     assert np.median(np.abs(found.held_out)) < 0.01
 
 
+@pytest.mark.slow
 def test_a_network_that_is_slower_too(plugins: PluginManager) -> None:
     true = {"time_scale": 1.05, "links.inter.bytes_per_second": 0.5}
     runs = timed(runs_of(SHAPES), plugins, true, noise=0.005)
@@ -125,6 +126,7 @@ def test_asked_for_more_than_the_runs_carry(plugins: PluginManager) -> None:
 
 
 @pytest.mark.physics
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "system", "framework", "median", "p90"),
     [

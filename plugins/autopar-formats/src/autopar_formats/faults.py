@@ -82,9 +82,16 @@ class Faults:
     # Faults that several frameworks share.
 
     def no_virtual_stages(self) -> None:
-        """No virtual stages, no interleaving."""
-        if self.request.count("vpp_degree") > 1 or self.request["schedule"] == "interleaved":
+        """No virtual stages, no interleaving, no split backward."""
+        schedule = str(self.request["schedule"])
+        if self.request.count("vpp_degree") > 1 or schedule == "interleaved":
             self.add("vpp_degree", "has no virtual stages", vpp_degree=1, schedule="1f1b")
+        elif schedule in ("zb-h1", "zbv", "dualpipev"):
+            self.add("schedule", f"has no {schedule}", schedule="1f1b")
+            rows = self.request.strategy.stage_partition
+            if isinstance(rows[0], list):  # V-shaped: as many layers on every rank
+                layers = [sum(column) for column in zip(*rows, strict=True)]
+                self.add("schedule", f"has no {schedule}", stage_partition=layers)
 
     def one_stage(self) -> None:
         """No pipeline: its ranks become replicas in the nearest strategy."""

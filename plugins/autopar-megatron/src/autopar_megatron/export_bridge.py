@@ -8,11 +8,12 @@ from typing import Any
 from autopar_core.api import CannotExpress, ExportRequest
 from autopar_megatron.model_words import Words, words_of
 from autopar_megatron.partition import layout_text
-from autopar_megatron.plan import SELECTIVE_MODULES, Plan, plan_of
+from autopar_megatron.plan import CURRENT, DELAYED, SELECTIVE_MODULES, Plan, plan_of
 
 
 _MIXED = {
-    "bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed",
+    "bf16": "bf16_mixed", "fp16": "fp16_mixed",
+    CURRENT: "bf16_with_fp8_current_scaling_mixed", DELAYED: "bf16_with_fp8_delayed_scaling_mixed",
     "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
 }  # fmt: skip
 
@@ -96,6 +97,8 @@ def parallel_fields(plan: Plan) -> dict[str, Any]:
             fields["pipeline_model_parallel_layout"] = layout_text(plan.stages)
         if plan.even and plan.chunks > 1:
             fields["virtual_pipeline_model_parallel_size"] = plan.chunks
+        if plan.group:
+            fields["microbatch_group_size_per_vp_stage"] = plan.group
     if plan.exchange:
         fields["cp_comm_type"] = plan.exchange
     recompute = plan.recompute

@@ -9,7 +9,7 @@ from attrs import frozen
 from autopar_core.api import CannotExpress, ExportRequest
 from autopar_megatron.model_words import Words, words_of
 from autopar_megatron.partition import layout_text
-from autopar_megatron.plan import SELECTIVE_MODULES, Plan, plan_of
+from autopar_megatron.plan import CURRENT, DELAYED, SELECTIVE_MODULES, Plan, plan_of
 
 
 # Flag -> values; a tuple without values is a switch.
@@ -21,8 +21,8 @@ _ALGORITHM = {
     "all_gather": "kvallgather_cp_algo",
 }
 _EIGHT_BIT: Mapping[str, Flags] = {
-    # current scaling: delayed scaling refuses selective recompute of norms (transformer_config.py)
-    "fp8": {"fp8-format": ("hybrid",), "fp8-recipe": ("tensorwise",)},
+    DELAYED: {"fp8-format": ("hybrid",), "fp8-recipe": ("delayed",)},
+    CURRENT: {"fp8-format": ("hybrid",), "fp8-recipe": ("tensorwise",)},
     "mxfp8": {"fp8-format": ("e4m3",), "fp8-recipe": ("mxfp8",)},
     "nvfp4": {"fp4-format": ("e2m1",), "fp4-recipe": ("nvfp4",)},
 }  # fmt: skip
@@ -133,6 +133,8 @@ def parallel_flags(plan: Plan, dialect: Dialect) -> Flags:
     elif plan.exchange:
         flags["cp-comm-type"] = (plan.exchange,)
     flags |= partition_flags(plan, dialect)
+    if plan.group:
+        flags["microbatch-group-size-per-virtual-pipeline-stage"] = (str(plan.group),)
     if plan.pipeline_inside:
         flags["use-tp-pp-dp-mapping"] = ()
     if plan.distributed_optimizer:

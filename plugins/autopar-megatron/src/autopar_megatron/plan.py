@@ -11,7 +11,10 @@ from autopar_core.api import CannotExpress, ExportRequest
 
 
 DEFAULT_ORDER, PIPELINE_INSIDE = "tp-cp-dp-pp", "tp-cp-pp-dp"
-PRECISIONS = ("bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4")
+DELAYED, CURRENT = "fp8-delayed", "fp8-current"
+PRECISIONS = ("bf16", "fp16", "fp32", DELAYED, CURRENT, "mxfp8", "nvfp4")
+# Schedules whose second chunk runs through the ranks in reverse.
+_V_SHAPED = ("zbv", "dualpipev")
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 # What autopar's selective mode recomputes (framework profile, core.saved).
 SELECTIVE_MODULES = ("layernorm", "mlp")
@@ -41,6 +44,7 @@ class Plan:
         gradient_bits: Width of the reduced gradients.
         vocabulary_multiple: ``make-vocab-size-divisible-by``.
         one_connection: CUDA_DEVICE_MAX_CONNECTIONS must be 1.
+        group: Micro-batches that interleaving runs on one chunk in a row; 0 for the default.
     """
 
     tensor: int
@@ -66,6 +70,7 @@ class Plan:
     micro_batch: int
     global_batch: int
     sequence: int
+    group: int = 0
 
     @property
     def one_connection(self) -> bool:
@@ -93,13 +98,15 @@ def plan_of(request: ExportRequest, frameworks: str = "Megatron") -> Plan:
     shard = request.count("shard_degree") or data
     instances = data // shard if stage and shard else 1
     gradients = float(dp.get("gradient_reduce_bytes", 4.0))
+    precision, recompute = _precision(request, frameworks), _recompute(request, stages, frameworks)
+    _delayed(precision, recompute, frameworks)
     overlap = bool(dp.get("overlap_gradients", True))
     return Plan(
         tensor=request.count("tp_degree"), pipeline=pipeline, context=request.count("cp_degree"),
         data=data, chunks=chunks, stages=stages, even=len(set(stages)) == 1,
         sequence_parallel=bool(request["sequence_parallel"]),
         exchange=str(request["cp_comm_type"]) if request.count("cp_degree") > 1 else "",
-        recompute=_recompute(request, stages, frameworks),
+        recompute=recompute,
         distributed_optimizer=bool(stage) and reduces,
         sharding=_SHARDING.get(stage, "") if reduces else "",
         instances=max(1, instances), reduces=reduces, overlap_gradients=reduces and overlap,
@@ -107,9 +114,10 @@ def plan_of(request: ExportRequest, frameworks: str = "Megatron") -> Plan:
         and bool(dp.get("overlap_parameters", True)),
         gradient_bits=16 if gradients <= 2 else 32,
         vocabulary_multiple=max(1, int(tp.get("vocabulary_multiple", 128))),
-        precision=_precision(request, frameworks), pipeline_inside=_order(request, frameworks),
+        precision=precision, pipeline_inside=_order(request, frameworks),
         micro_batch=request.count("micro_batch_size"),
         global_batch=request.training.global_batch_size, sequence=request.training.seq_len,
+        group=int(request.plugins.get("pp", {}).get("group_size", 0)) if chunks > 1 else 0,
     )  # fmt: skip
 
 
@@ -121,10 +129,12 @@ def _schedule(request: ExportRequest, frameworks: str) -> None:
     schedule = str(request["schedule"])
     if schedule in ("none", "1f1b", "interleaved"):
         return
+    nearest: dict[str, Any] = {"schedule": "1f1b"}
+    if schedule in _V_SHAPED:  # as many layers on every rank
+        first, second = request.strategy.stage_partition
+        nearest["stage_partition"] = [a + b for a, b in zip(first, second, strict=True)]
     raise CannotExpress(
-        "schedule",
-        f"{frameworks} has 1F1B and interleaved 1F1B, no {schedule}",
-        {"schedule": "1f1b"},
+        "schedule", f"{frameworks} has 1F1B and interleaved 1F1B, no {schedule}", nearest
     )
 
 
@@ -177,6 +187,15 @@ def _recompute(request: ExportRequest, stages: tuple[int, ...], frameworks: str)
             f"stage, not {_spelled(full)}", {"layer_recompute": {"full": _shaped(request, nearest)}},
         )  # fmt: skip
     return Recompute("full", "block", count)
+
+
+def _delayed(precision: str, recompute: Recompute, frameworks: str) -> None:
+    """Megatron core transformer_config.py: no recompute of norms with delayed scaling."""
+    if precision == DELAYED and recompute.granularity == "selective":
+        raise CannotExpress(
+            "layer_recompute", f"{frameworks} recomputes no norms with delayed scaling ({DELAYED})",
+            {"precision": CURRENT},
+        )  # fmt: skip
 
 
 def _shaped(request: ExportRequest, values: tuple[int, ...]) -> list[Any]:

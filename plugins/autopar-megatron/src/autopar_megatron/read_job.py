@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from autopar_core.api import FORMAT_DEFAULT, Findings, InputError
 from autopar_megatron.launch import Launch
+from autopar_megatron.plan import CURRENT, DELAYED
 from autopar_megatron.read_model import Shape
 from autopar_megatron.read_pipeline import read_pipeline, read_virtual_stages
-from autopar_megatron.settings import Settings
+from autopar_megatron.settings import Settings, fp8_recipe
 from autopar_megatron.sizes import Batch, Degrees
 
 
@@ -18,10 +19,13 @@ _ALGORITHMS = {
 _EXCHANGES = {"p2p": "p2p", "a2a": "a2a", "all_gather": "all_gather", "allgather": "all_gather"}
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _MIXED = {
-    "bf16_mixed": "bf16", "fp16_mixed": "fp16", "bf16_with_fp8_current_scaling_mixed": "fp8",
-    "bf16_with_fp8_delayed_scaling_mixed": "fp8", "bf16_with_fp8_mixed": "fp8",
+    "bf16_mixed": "bf16", "fp16_mixed": "fp16", "bf16_with_fp8_current_scaling_mixed": CURRENT,
+    "bf16_with_fp8_delayed_scaling_mixed": DELAYED, "bf16_with_fp8_mixed": DELAYED,
+    "bf16_with_fp8_subchannel_scaling_mixed": "fp8-blockwise",
     "bf16_with_mxfp8_mixed": "mxfp8", "bf16_with_nvfp4_mixed": "nvfp4",
 }  # fmt: skip
+# --fp8-recipe -> recipe; what no profile offers keeps its name, and the core refuses it.
+_RECIPES = {"delayed": DELAYED, "tensorwise": CURRENT, "mxfp8": "mxfp8"}
 
 
 def read_job(launch: Launch, shape: Shape | None, found: Findings) -> None:
@@ -117,24 +121,31 @@ def _precision(settings: Settings, found: Findings) -> None:
         )
     key = "training.precision"
     if four:
-        found.put(key, "nvfp4", settings.place(four))
+        recipe = settings.text("fp4_recipe") if "fp4_recipe" in settings else "nvfp4"
+        found.put(key, recipe if recipe == "nvfp4" else f"fp4-{recipe:.40}", settings.place(four))
     elif eight:
-        recipe = settings.text("fp8_recipe") if "fp8_recipe" in settings else "delayed"
-        if recipe not in ("delayed", "tensorwise", "mxfp8", "blockwise"):
-            raise settings.wrong("fp8_recipe", f"{recipe!r:.40} is not one that autopar knows")
-        found.put(key, "mxfp8" if recipe == "mxfp8" else "fp8",
+        recipe = fp8_recipe(settings)
+        found.put(key, _RECIPES.get(recipe, f"fp8-{recipe:.40}"),
                   settings.place(eight) + (f", recipe {recipe}"))  # fmt: skip
+        if settings.on("first_last_layers_bf16"):
+            _ends_in_half(settings.place("first_last_layers_bf16"), found)
     elif "mixed_precision" in settings:
-        said = settings.text("mixed_precision").rstrip("()").rsplit(".", 1)[-1]
+        said = settings.text("mixed_precision").rstrip("()").rsplit(".", 1)[-1].replace("-", "_")
         if said not in _MIXED:
             known = ", ".join(_MIXED)
             raise settings.wrong("mixed_precision", f"{said!r:.60} is none of {known}")
         found.put(key, _MIXED[said], settings.place("mixed_precision"))
+        if _MIXED[said] == CURRENT:
+            _ends_in_half(settings.place("mixed_precision"), found)
     elif bf16 or fp16:
         found.put(key, "bf16" if bf16 else "fp16", settings.place("bf16" if bf16 else "fp16"))
     elif settings.flags:
         found.put(key, "fp32", f"{FORMAT_DEFAULT}: neither --bf16 nor --fp16")
         found.note("neither --bf16 nor --fp16 is given: Megatron computes in fp32, which is slow")
+
+
+def _ends_in_half(place: str, found: Findings) -> None:
+    found.note(f"{place} keeps the first and the last layer in bf16; they are estimated in fp8")
 
 
 def _batch(settings: Settings, degrees: Degrees, seq: int, found: Findings) -> Batch:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from autopar_core.api import FORMAT_DEFAULT, Findings
 from autopar_megatron.partition import CHUNKS, EMBEDDING, LOSS, slashes, stages_of
-from autopar_megatron.settings import Settings
+from autopar_megatron.settings import Settings, fp8_recipe
 from autopar_megatron.sizes import Batch, Degrees
+
+
+# Megatron's flag, and the field of its configuration class that Megatron-Bridge and YAML files name.
+GROUPS = ("microbatch_group_size_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage")
 
 
 def read_pipeline(settings: Settings, degrees: Degrees, batch: Batch, found: Findings) -> None:
@@ -60,7 +64,9 @@ def _interleaved(
                 "communication; delete this flag or use a pipeline size above 2",
             )  # fmt: skip
         found.note("virtual stages over 2 ranks: older releases of Megatron refuse them")
-    if batch.count and (batch.count < ranks or batch.count % ranks):
+    if name := settings.first(*GROUPS):
+        _groups(settings, name, ranks, batch, found)
+    elif batch.count and (batch.count < ranks or batch.count % ranks):
         each = batch.micro * degrees.data * ranks
         legal = sorted({max(each, batch.total // each * each), -(-batch.total // each) * each})
         raise settings.wrong(
@@ -68,6 +74,28 @@ def _interleaved(
             f"{batch.count} (= {batch.total} / (micro-batch {batch.micro} x dp {degrees.data})) are no "
             f"whole rounds; nearest legal global batch: {' or '.join(map(str, legal))}",
         )  # fmt: skip
+
+
+def _groups(settings: Settings, name: str, ranks: int, batch: Batch, found: Findings) -> None:
+    """Micro-batches that run on one chunk in a row (megatron/core/pipeline_parallel/schedules.py)."""
+    group, count = settings.whole(name), batch.count
+    if group < ranks or (count and group > count):
+        most = f" and at most the {count} micro-batches" if count else ""
+        legal = ranks if group < ranks or not count else count
+        raise settings.wrong(
+            name, f"{group} must be at least pipeline size {ranks}{most}; nearest legal: {legal}"
+        )
+    if count and 0 < count % group < ranks:
+        raise settings.wrong(
+            name, f"{count} micro-batches in groups of {group} leave {count % group}, fewer than pipeline "
+            f"size {ranks}; legal is {ranks} where it divides them, or a group of all {count}",
+        )  # fmt: skip
+    if group != ranks:
+        found.put("plugins.pp.group_size", group, settings.place(name))
+        found.note(
+            f"interleaving runs groups of {group} micro-batches ({settings.place(name)}) in every "
+            "strategy beside this one, too; plugins.pp.group_size = 0 takes the default"
+        )
 
 
 def _rows(stages: tuple[int, ...], chunks: int) -> list[int] | list[list[int]]:
@@ -147,6 +175,11 @@ def _selective(settings: Settings, stages: tuple[int, ...], found: Findings) -> 
         for sign in "[]'\",":
             values = values.replace(sign, " ")
         modules = set(values.split())
+    if fp8_recipe(settings) == "delayed" and modules & {"layernorm", "moe_act"}:
+        raise settings.wrong(
+            name, "Megatron recomputes no norms with delayed scaling; write --fp8-recipe tensorwise, or "
+            "full recompute",
+        )  # fmt: skip
     if {"mlp", "layernorm"} <= modules:
         return stages
     what = " ".join(sorted(modules))

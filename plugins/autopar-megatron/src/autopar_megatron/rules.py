@@ -6,10 +6,11 @@ import numpy as np
 
 from autopar_core.api import HABIT, Broken, EvalContext, Level, StrategyBatch
 from autopar_megatron.config import MegatronConfig
+from autopar_megatron.plan import DELAYED
 
 
 Context = EvalContext[MegatronConfig, None]
-# Precision -> what rows and columns of its matrix products must be multiples of.
+# Number format -> what rows and columns of its matrix products must be multiples of.
 # TransformerEngine: height divisible by 8 and width by 16, and the weight gradient has tokens as its
 # width; MXFP8 scales blocks of 32 (transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec).
 EIGHT_BIT = {"fp8": 16, "nvfp4": 16, "mxfp8": 32}
@@ -25,6 +26,8 @@ def broken(batch: StrategyBatch, level: Level, ctx: Context) -> list[Broken]:
         return [_two_stages(batch)]
     if level is Level.SHARDING:
         return [*_all_to_all(batch, ctx), *_tokens(batch, ctx)]
+    if level is Level.RECOMPUTE:
+        return [_selective(batch, ctx)]
     return []
 
 
@@ -41,8 +44,13 @@ def _positions(batch: StrategyBatch, ctx: Context) -> Broken:
     )
 
 
+def _multiple(ctx: Context) -> int | None:
+    """What sides of products in the job's number format are multiples of; None in 16 bits."""
+    return EIGHT_BIT.get(ctx.framework.core.recipe(ctx.training.precision).format)
+
+
 def _widths(batch: StrategyBatch, ctx: Context) -> list[Broken]:
-    multiple = EIGHT_BIT.get(ctx.training.precision)
+    multiple = _multiple(ctx)
     if multiple is None:
         return []
     model, tp = ctx.model, batch["tp_degree"]
@@ -97,7 +105,7 @@ def _all_to_all(batch: StrategyBatch, ctx: Context) -> list[Broken]:
 
 
 def _tokens(batch: StrategyBatch, ctx: Context) -> list[Broken]:
-    multiple = EIGHT_BIT.get(ctx.training.precision)
+    multiple = _multiple(ctx)
     if multiple is None:
         return []
     shares = batch["cp_degree"] * np.where(batch["sequence_parallel"] == 1, batch["tp_degree"], 1)
@@ -115,3 +123,17 @@ def _tokens(batch: StrategyBatch, ctx: Context) -> list[Broken]:
             source="TransformerEngine assert_dim_for_fp8_exec; NeMo reports of 5504x184 inputs",
         )
     ]  # fmt: skip
+
+
+def _selective(batch: StrategyBatch, ctx: Context) -> Broken:
+    """A plan that names selective recompute; where it is open, export says so of a single answer."""
+    named = [index for index, plan in enumerate(ctx.space.recomputes) if plan.kind == "selective"]
+    delayed = ctx.training.precision == DELAYED
+    return Broken(
+        code="megatron-delayed-selective",
+        rows=np.isin(batch["recompute_plan"], named) & delayed,
+        sentence="{precision} does not go with selective recompute, which repeats norms; use fp8-current, "
+        "or recompute layers in full",
+        numbers={"precision": ctx.training.precision},
+        source="Megatron core transformer_config.py: delayed scaling with recompute of layernorm",
+    )

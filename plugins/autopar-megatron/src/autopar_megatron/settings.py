@@ -151,6 +151,13 @@ class Settings:
         return said in _TRUE
 
 
+def fp8_recipe(settings: Settings) -> str:
+    """How 8-bit products are scaled; empty where there are none."""
+    if not settings.first("fp8_format", "fp8"):
+        return ""
+    return settings.text("fp8_recipe") if "fp8_recipe" in settings else "delayed"
+
+
 def from_tokens(label: str, tokens: Sequence[Token]) -> dict[str, Setting]:
     """Settings of an argument list as argparse groups it: a flag and the values up to the next.
 

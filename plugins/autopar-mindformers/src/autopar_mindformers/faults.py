@@ -12,7 +12,8 @@ from autopar_mindformers.shapes import shape_fault
 
 NAME = "MindFormers"
 ORDER = ("tp", "cp", "dp", "pp")
-_SCHEDULES = ("none", "1f1b", "interleaved")
+V_SHAPED = "zbv"
+_SCHEDULES = ("none", "1f1b", "interleaved", V_SHAPED)
 
 
 def check(request: ExportRequest) -> None:
@@ -87,8 +88,9 @@ def _pipeline(request: ExportRequest) -> Found:
     found: Found = []
     if request["schedule"] not in _SCHEDULES:
         found.append(
-            ("schedule", f"is written with 1F1B or interleaved 1F1B, not {request['schedule']}",
-             {"schedule": "1f1b"})
+            ("schedule", "is written with 1F1B, interleaved 1F1B or zero_bubble_v, not "
+             f"{request['schedule']}",
+             {"schedule": V_SHAPED if request["schedule"] == "dualpipev" else "1f1b"})
         )  # fmt: skip
     stages = list(request.stages)
     if any(count < 1 for count in stages[1:-1]):
@@ -100,20 +102,22 @@ def _pipeline(request: ExportRequest) -> Found:
              {"stage_partition": _shaped(request, stages)})
         )  # fmt: skip
     ranks, number = request.count("pp_degree"), request.count("micro_batch_num")
-    if ranks > 1 and number < ranks:
+    least = 2 * ranks if request["schedule"] == V_SHAPED else ranks
+    if ranks > 1 and number < least:
         size = request.count("micro_batch_size")
-        sizes = [b for b in range(size, 0, -1) if size % b == 0 and number * size // b >= ranks]
+        sizes = [b for b in range(size, 0, -1) if size % b == 0 and number * size // b >= least]
         changes: dict[str, Any] = {}
         if sizes:
             changes = {"micro_batch_size": sizes[0], "micro_batch_num": number * size // sizes[0]}
         found.append(
-            ("micro_batch_num", f"needs {ranks} micro-batches for {ranks} stages", changes)
+            ("micro_batch_num", f"needs {least} micro-batches for {ranks} stages", changes)
         )
     return found
 
 
 def _shaped(request: ExportRequest, stages: list[int]) -> list[Any]:
-    ranks, chunks = request.count("pp_degree"), request.count("vpp_degree")
+    ranks = request.count("pp_degree")
+    chunks = len(stages) // ranks
     if chunks == 1:
         return stages
     return [stages[chunk * ranks : (chunk + 1) * ranks] for chunk in range(chunks)]

@@ -50,12 +50,6 @@ def read_stages(document: Document, found: Findings, ranks: int, *, older: bool)
         InputError: When layers are lost, or two keys disagree.
     """
     chunks = _chunks(document, found, ranks)
-    if document.get(SCHEDULER) == _ZERO_BUBBLE and ranks > 1:
-        found.note(
-            f"{document.place(SCHEDULER)}: {_ZERO_BUBBLE} places stages in a V, which autopar does not "
-            "estimate; schedule, partition and recompute are left open"
-        )
-        return
     if ranks > 1:
         _schedule(document, found, chunks)
     counts = _partition(document, found, ranks, chunks)
@@ -102,6 +96,9 @@ def _chunks(document: Document, found: Findings, ranks: int) -> int:
 
 def _schedule(document: Document, found: Findings, chunks: int) -> None:
     named = document.get(SCHEDULER, "1f1b")
+    if named == _ZERO_BUBBLE:
+        _zero_bubble(document, found, chunks)
+        return
     own = "interleaved" if chunks > 1 else "1f1b"
     place = document.place(CHUNKS) if chunks > 1 else FORMAT_DEFAULT
     if SCHEDULER in document and chunks == 1:
@@ -122,6 +119,17 @@ def _schedule(document: Document, found: Findings, chunks: int) -> None:
     found.put("strategy.schedule", own, place)
     if chunks > 1:
         found.put("strategy.vpp_degree", chunks, document.place(CHUNKS))
+
+
+def _zero_bubble(document: Document, found: Findings, chunks: int) -> None:
+    """Two chunks on every rank, the second in reverse; lists stay by chunk and rank (LayerSetting)."""
+    if chunks != 2:
+        there = document.place(CHUNKS) if CHUNKS in document else f"no key {CHUNKS}"
+        raise document.wrong(
+            SCHEDULER, f"{_ZERO_BUBBLE} needs two virtual stages on every rank, not {chunks} ({there}); "
+            "write pipeline_interleave: True and pp_interleave_num: 2",
+        )  # fmt: skip
+    found.put("strategy.schedule", "zbv", document.place(SCHEDULER))
 
 
 def _partition(document: Document, found: Findings, ranks: int, chunks: int) -> Rows | None:
@@ -199,6 +207,9 @@ def put_recompute(found: Findings, full: Rows, part: Rows, counts: Rows, place: 
 
 def _rows(document: Document, key: str, value: Any, counts: Rows) -> Rows:
     rows = recompute_rows(value, counts)
+    flat = isinstance(value, list) and not all(isinstance(each, list) for each in value)
+    if flat and document.get(SCHEDULER) == _ZERO_BUBBLE:  # LayerSetting turns the second row around
+        rows = None
     if rows is None:
         chunks, ranks = len(counts), len(counts[0])
         rather = f", or {chunks} rows of {ranks}" if chunks > 1 else ""

@@ -80,7 +80,8 @@ def _notes(request: ExportRequest) -> list[str]:
 
 
 def _rows(request: ExportRequest, values: tuple[int, ...]) -> Rows:
-    ranks, chunks = request.count("pp_degree"), max(1, request.count("vpp_degree"))
+    ranks = request.count("pp_degree")
+    chunks = len(values) // ranks
     return [list(values[chunk * ranks : (chunk + 1) * ranks]) for chunk in range(chunks)]
 
 
@@ -103,7 +104,8 @@ def _degrees(request: ExportRequest) -> dict[str, Any]:
 
 
 def _context(request: ExportRequest, *, older: bool) -> dict[str, Any]:
-    chunks = request.count("vpp_degree")
+    several = len(request.stages) > request.count("pp_degree")
+    scheduler = "zero_bubble_v" if request["schedule"] == faults.V_SHAPED else "1f1b"
     sharded = bool(request.count("zero_stage"))
     section: dict[str, Any] = {
         "parallel_mode": 1, "gradients_mean": False, "enable_alltoall": False, "full_batch": older,
@@ -112,7 +114,7 @@ def _context(request: ExportRequest, *, older: bool) -> dict[str, Any]:
         section["dataset_strategy"] = [[request.count("dp_degree"), 1] for _ in range(4)]
     section |= {
         "search_mode": "sharding_propagation",
-        "pipeline_config": {"pipeline_interleave": chunks > 1, "pipeline_scheduler": "1f1b"},
+        "pipeline_config": {"pipeline_interleave": several, "pipeline_scheduler": scheduler},
         "strategy_ckpt_config": {"save_file": "./ckpt_strategy.ckpt", "only_trainable_params": False},
         "enable_parallel_optimizer": sharded,
     }  # fmt: skip

@@ -17,7 +17,7 @@ def model_config(request: ExportRequest, offset: Any) -> dict[str, Any]:
     """The section ``model``."""
     name = class_of(request.model)
     common = {
-        "offset": offset, "pp_interleave_num": max(1, request.count("vpp_degree")),
+        "offset": offset, "pp_interleave_num": len(request.stages) // request.count("pp_degree"),
         "use_flash_attention": True,
         "use_ring_attention": request.count("cp_degree") > 1 and request["cp_comm_type"] == "p2p",
         "compute_dtype": _DTYPES[request.training.precision], "rms_norm_eps": _NORM_EPSILON,

@@ -9,12 +9,12 @@ from attrs import frozen
 from autopar_core.api import CannotExpress, ExportRequest, ModelConfig
 from autopar_torchtitan.flavors import FLAVORS, PYTHON_ERA, TOML_ERA, Flavor, flavor_of
 from autopar_torchtitan.read_pipeline import SCHEDULES
-from autopar_torchtitan.stages import every_nth, nearest_nth, nth_of, rows, spread
+from autopar_torchtitan.stages import every_nth, nearest_nth, nth_of, rows, spread, turned
 
 
 PRECISIONS = {
-    TOML_ERA: ("bf16", "fp32", "fp8", "mxfp8"),
-    PYTHON_ERA: ("bf16", "fp32", "fp8", "mxfp8", "nvfp4"),
+    TOML_ERA: ("bf16", "fp32", "fp8-tensorwise", "fp8-rowwise", "mxfp8"),
+    PYTHON_ERA: ("bf16", "fp32", "fp8-tensorwise", "fp8-rowwise", "mxfp8", "nvfp4"),
 }
 NAME = "TorchTitan"
 
@@ -27,6 +27,7 @@ class Plan:
         checkpoint: ``none``, ``selective`` (single operations), ``full``, or ``every`` (each
             ``nth`` layer of a rank in full, only up to 0.2.2).
         reshard: ``fsdp_reshard_after_forward``.
+        stages: Layers of every stage in the order of the model.
         schedule: As TorchTitan spells it; empty without a pipeline.
         rotate: ``context_parallel_rotate_method``; empty without context parallelism.
         compiled: The estimate is for a compiled model.
@@ -145,7 +146,8 @@ def _plan(request: ExportRequest, flavor: Flavor, release: str, checkpoint: str,
         tensor=request.count("tp_degree"), pipeline=pipeline, context=context,
         micro_batch=request.count("micro_batch_size"), micro_batches=request.count("micro_batch_num"),
         global_batch=request.training.global_batch_size, sequence=request.training.seq_len,
-        sequence_parallel=bool(request["sequence_parallel"]), stages=request.stages,
+        sequence_parallel=bool(request["sequence_parallel"]),
+        stages=turned(request.stages, str(request["schedule"])),
         schedule=SCHEDULES[str(request["schedule"])] if pipeline > 1 else "",
         reshard="never" if stage == 2 else "default", rotate=rotate, checkpoint=checkpoint, nth=nth,
         precision=request.training.precision, compiled=request.framework.is_a("torchtitan-compile"),
@@ -266,14 +268,14 @@ def _pipeline(faults: Faults) -> None:
         several = request.count("vpp_degree") > 1
         faults.add("schedule", f"has {', '.join(SCHEDULES.values())}, no {schedule}",
                    schedule="interleaved" if several else "1f1b")  # fmt: skip
-    if all(request.stages[1:-1]):
+    if all(turned(request.stages, schedule)[1:-1]):
         return
     layers, stages = request.model.num_layers, len(request.stages)
     if layers >= stages - 2:
         inner = (0, *spread(layers, stages - 2), 0)
         counts = spread(layers, stages) if layers >= stages else inner
         faults.add("stage_partition", "cannot build a stage without a module",
-                   stage_partition=rows(counts, ranks))  # fmt: skip
+                   stage_partition=rows(turned(counts, schedule), ranks))  # fmt: skip
     else:
         faults.add("stage_partition", "cannot build a stage without a module")
 

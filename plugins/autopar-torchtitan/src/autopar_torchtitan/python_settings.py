@@ -18,6 +18,7 @@ _CONVERTERS = {
     "Float8LinearConverter": "float8", "MXFP8LinearConverter": "mx", "NVFP4LinearConverter": "nvfp4",
     "LoRAConverter": "lora",
 }  # fmt: skip
+_FIELDS = ("recipe_name", "enable_fsdp_float8_all_gather")
 # Fields that every release of the Python form has, whatever autopar makes of them.
 _SECTIONS = ("training", "parallelism", "compile")
 
@@ -74,6 +75,7 @@ def _model(label: str, config: Made, found: dict[str, Setting]) -> None:
     if "converters" in fields:
         place = _setting("converters", fields["converters"])
         found["model.converters"] = Setting(_converters(place.value), place.place)
+        _recipes(place.value, found)
 
 
 def _converters(value: Any) -> Any:
@@ -83,6 +85,16 @@ def _converters(value: Any) -> Any:
         return value if isinstance(value, Computed) else Computed("it is no list")
     kinds = [each.kind if isinstance(each, Made) else str(each) for each in value]
     return [_CONVERTERS.get(kind, kind) for kind in kinds]
+
+
+def _recipes(value: Any, found: dict[str, Setting]) -> None:
+    """Fields of converters under the names that they have in TOML files."""
+    for each in value if isinstance(value, list) else ():
+        kind = _CONVERTERS.get(each.kind, "") if isinstance(each, Made) else ""
+        for name, field in each.fields.items() if kind else ():
+            if name in _FIELDS and field.value is not None:
+                key = f"quantize.linear.{kind}.{name}"
+                found[key] = _setting(key, field)
 
 
 def _checkpoint(label: str, config: Made, found: dict[str, Setting]) -> None:

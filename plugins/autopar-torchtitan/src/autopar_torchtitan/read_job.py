@@ -23,7 +23,7 @@ LOCAL, TOTAL, LENGTH = (
 TOKENS_EACH = "training.num_tokens_per_microbatch_per_dp_rank"
 TOKENS_STEP = "training.num_tokens_per_train_step"
 TOKENS_LONGEST = "training.max_context_length"
-_EIGHT_BIT = {"float8": "fp8", "mx": "mxfp8", "nvfp4": "nvfp4"}
+_CONVERTERS = ("float8", "mx", "nvfp4")
 
 
 @frozen
@@ -131,15 +131,17 @@ def _precision(settings: Settings, found: Findings) -> None:
     key, converters = "training.precision", "model.converters"
     plain = settings.choice("training.mixed_precision_param", "bfloat16", "float32")
     names = [each.rpartition(".")[2] for each in settings.names(converters)]
-    strange = next((name for name in names if name not in _EIGHT_BIT), None)
+    strange = next((name for name in names if name not in _CONVERTERS), None)
     if strange is not None:
         raise settings.wrong(converters, f"{strange!r:.40} is no converter that autopar knows; it knows "
-                             f"{', '.join(_EIGHT_BIT)}")  # fmt: skip
+                             f"{', '.join(_CONVERTERS)}")  # fmt: skip
     if len(names) > 1:
         raise settings.wrong(converters, f"{' and '.join(names)} exclude each other; keep one")
     if names:
-        found.put(key, _EIGHT_BIT[names[0]], settings.place(converters))
-        _recipe(settings, names[0])
+        name = f"quantize.linear.{names[0]}.recipe_name"
+        place = settings.place(converters)
+        place += f"; {settings.place(name)}" if name in settings else ""
+        found.put(key, _recipe(settings, names[0], found), place)
     else:
         place = settings.place("training.mixed_precision_param")
         found.put(key, "bf16" if plain == "bfloat16" else "fp32", place)
@@ -159,20 +161,27 @@ def _precision(settings: Settings, found: Findings) -> None:
         )
 
 
-def _recipe(settings: Settings, name: str) -> None:
+def _recipe(settings: Settings, name: str, found: Findings) -> str:
+    """The recipe of a converter; one that no profile offers keeps its name, and the core refuses it."""
     key = f"quantize.linear.{name}.recipe_name"
-    if key in settings and name == "mx" and "fp4" in settings.text(key):
-        raise settings.wrong(key, f"{settings.text(key)} trains in 4 bits, which autopar does not price; "
-                             "write mxfp8_cublas")  # fmt: skip
+    said = settings.text(key) if key in settings else ""
+    if name == "nvfp4":
+        return "nvfp4"
+    if name == "mx":
+        return (said or "mxfp8").partition("_")[0]
     gathers = "quantize.linear.float8.enable_fsdp_float8_all_gather"
-    recipe = "quantize.linear.float8.recipe_name"
-    both = name == "float8" and gathers in settings and recipe in settings
-    if both and settings.flag(gathers):
+    gathered = gathers in settings and settings.flag(gathers)
+    if said and gathered and settings.dialect == TOML:
         raise InputError(
             settings.label,
-            f"{gathers} ({settings.place(gathers)}) and recipe_name = {settings.get(recipe)} "
-            f"({settings.place(recipe)}) exclude each other; keep one of them",
+            f"{gathers} ({settings.place(gathers)}) and recipe_name = {said} "
+            f"({settings.place(key)}) exclude each other; keep one of them",
         )
+    # Nothing said: torchao's own configuration up to 0.2.2, the field's default since 0.3.0.
+    recipe = f"fp8-{said or ('tensorwise' if settings.dialect == TOML else 'rowwise'):.40}"
+    if gathered:
+        found.note(f"weights are gathered in fp8 ({settings.place(gathers)}); they are estimated in 16 bits")
+    return recipe
 
 
 def _batch(settings: Settings, degrees: Degrees, length: int, found: Findings) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 from autopar_core.api import Findings, InputError
 from autopar_torchtitan.read_job import PIPELINE, Degrees
 from autopar_torchtitan.settings import TOML, Settings
-from autopar_torchtitan.stages import LAYER, automatic, every_nth, layer_counts, rows
+from autopar_torchtitan.stages import LAYER, V_SHAPED, automatic, every_nth, layer_counts, rows, turned
 
 
-SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
+SCHEDULES = {
+    "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zbv": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}  # fmt: skip
 _OURS = {spelled.lower(): name for name, spelled in SCHEDULES.items()}
-_OTHERS = ("loopedbfs", "interleavedzerobubble", "zbvzerobubble", "dualpipev")
+_OTHERS = ("loopedbfs", "interleavedzerobubble")
 SCHEDULE = "parallelism.pipeline_parallel_schedule"
 CSV = "parallelism.pipeline_parallel_schedule_csv"
 LIST = "parallelism.module_fqns_per_model_part"
@@ -39,7 +42,9 @@ def read_pipeline(settings: Settings, layers: int, degrees: Degrees, found: Find
     schedule = _schedule(settings)
     found.put("strategy.schedule", schedule, settings.place(SCHEDULE))
     stages, place = _stages(settings, layers, ranks, schedule)
-    found.put("strategy.vpp_degree", len(stages) // ranks, f"inferred: stages / pp ({place})")
+    stages = turned(stages, schedule)
+    if schedule not in V_SHAPED:  # two chunks always, which no field says
+        found.put("strategy.vpp_degree", len(stages) // ranks, f"inferred: stages / pp ({place})")
     found.put("strategy.stage_partition", rows(stages, ranks), place)
     _recompute(settings, stages, ranks, found)
 
@@ -60,7 +65,7 @@ def _schedule(settings: Settings) -> str:
 def _stages(
     settings: Settings, layers: int, ranks: int, schedule: str
 ) -> tuple[tuple[int, ...], str]:
-    several = schedule == "interleaved"
+    several = schedule in ("interleaved", *V_SHAPED)
     if settings.get(POINTS):
         stages, key = _from_points(settings, layers), POINTS
     elif settings.get(LIST) is not None:
@@ -75,6 +80,11 @@ def _stages(
             f"({settings.place(PIPELINE)}); legal are {near} or {near + ranks} stages",
         )  # fmt: skip
     chunks = len(stages) // ranks
+    if schedule in V_SHAPED and chunks != 2:
+        raise settings.wrong(
+            key, f"{SCHEDULES[schedule]} takes two stages on each of {ranks} ranks, not "
+            f"{len(stages)} in all; write {2 * ranks} stages, or the schedule Interleaved1F1B",
+        )  # fmt: skip
     if several and chunks < 2:
         raise settings.wrong(
             key, f"{SCHEDULES[schedule]} needs two stages or more on each of {ranks} ranks, not "

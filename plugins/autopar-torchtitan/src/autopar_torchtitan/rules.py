@@ -10,6 +10,7 @@ from autopar_core.api import HABIT, Broken, EvalContext, Ints, Level, StrategyBa
 from autopar_torchtitan.config import TorchTitanConfig
 from autopar_torchtitan.flavors import FLAVORS, PYTHON_ERA, TOML_ERA, flavor_of
 from autopar_torchtitan.plan import PRECISIONS
+from autopar_torchtitan.stages import V_SHAPED, turned
 
 
 Context = EvalContext[TorchTitanConfig, None]
@@ -156,13 +157,15 @@ def _unsharded(batch: StrategyBatch) -> Broken:
 def _empty(batch: StrategyBatch, ctx: Context) -> Broken:
     """Given partitions with a stage between the ends that has no layer."""
     rows = np.zeros(len(batch), dtype=bool)
+    shaped = np.isin(batch["schedule"], [batch.fields["schedule"].encode(n) for n in V_SHAPED])
     for index, plan in enumerate(ctx.space.partitions):
         if plan.kind == "given" and plan.given is not None:
             counts = [
                 n for part in plan.given for n in (part if isinstance(part, Sequence) else [part])
             ]
-            if not all(counts[1:-1]):
-                rows |= batch["partition_plan"] == index
+            here = batch["partition_plan"] == index
+            rows |= here & ~shaped & (not all(counts[1:-1]))
+            rows |= here & shaped & (not all(turned(counts, V_SHAPED[0])[1:-1]))
     return Broken(
         code="torchtitan-empty-stage",
         rows=rows & (batch["pp_degree"] > 1),

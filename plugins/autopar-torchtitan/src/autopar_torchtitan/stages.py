@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 EMBEDDING, NORM = "tok_embeddings", "norm"
 LAYER = "layers."
+# Schedules that place the second chunk of every rank in reverse.
+V_SHAPED = ("zbv", "dualpipev")
 
 
 def module_names(stages: Sequence[int], head: str) -> list[list[str]]:
@@ -123,6 +125,18 @@ def spread(layers: int, stages: int) -> tuple[int, ...]:
     """Layers over stages as evenly as possible, more to the first ones."""
     share, rest = divmod(layers, stages)
     return tuple(share + (place < rest) for place in range(stages))
+
+
+def turned(counts: Sequence[int], schedule: str) -> tuple[int, ...]:
+    """Counts by chunk and rank in the order of the model's layers, and back.
+
+    V-shaped schedules place the second chunk in reverse: the model ends on the rank where it begins
+    (torchtitan distributed/pipeline_parallel.py: style "v").
+    """
+    if schedule not in V_SHAPED:
+        return tuple(counts)
+    half = len(counts) // 2
+    return (*counts[:half], *reversed(counts[half:]))
 
 
 def rows(counts: Sequence[int], ranks: int) -> list[int] | list[list[int]]:

@@ -13,8 +13,11 @@ from autopar_torchtitan.stages import module_names
 
 
 CONFIG, LAUNCH = "torchtitan.toml", "launch.sh"
-_CONVERTERS = {"fp8": "float8", "mxfp8": "mx"}
-_RECIPES = {"fp8": "rowwise", "mxfp8": "mxfp8_cublas"}
+# Recipe -> (converter, its recipe_name).
+_CONVERTERS = {
+    "fp8-tensorwise": ("float8", "tensorwise"), "fp8-rowwise": ("float8", "rowwise"),
+    "mxfp8": ("mx", "mxfp8_cublas"),
+}  # fmt: skip
 
 
 def export(request: ExportRequest) -> Mapping[str, str]:
@@ -38,7 +41,7 @@ def export(request: ExportRequest) -> Mapping[str, str]:
 
 
 def _sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    converter = _CONVERTERS.get(plan.precision)
+    converter, recipe = _CONVERTERS.get(plan.precision, ("", ""))
     assets = (
         f"./assets/hf/{plan.flavor.assets}" if plan.flavor.assets else "./tests/assets/tokenizer"
     )
@@ -59,7 +62,7 @@ def _sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "compile": {"enable": plan.compiled, "components": ["model", "loss"]},
     }  # fmt: skip
     if converter:
-        sections[f"quantize.linear.{converter}"] = {"recipe_name": _RECIPES[plan.precision]}
+        sections[f"quantize.linear.{converter}"] = {"recipe_name": recipe}
     return sections
 
 
