@@ -18,7 +18,7 @@ from autopar_core.domain.terms import MODES
 from autopar_core.hooks.schedule import Composer, ScheduleKey
 from autopar_core.search.boxes import Box, Space
 from autopar_core.search.clock import BOUND_SLACK, on_ranks
-from autopar_core.search.problem import Problem, Solution, stage_costs
+from autopar_core.search.problem import Problem, stage_costs
 from autopar_core.search.room import FEW, packed
 
 
@@ -177,7 +177,9 @@ class _Prices:
     def slowest(self, layers: int, low: Floats, sure: int) -> tuple[Floats, Floats]:
         """((K,) seconds that are too short unless they equal ``low``, (K,) that are long enough)."""
         most = np.maximum(self.base + self.rate * layers, self.extra).max(axis=1)
-        most = np.maximum(np.maximum(most, (self.extra + self.unit[:, None] * layers).max(axis=1)), low)
+        most = np.maximum(
+            np.maximum(most, (self.extra + self.unit[:, None] * layers).max(axis=1)), low
+        )
         least = low.copy()
         enough = self.held(least, sure).sum(axis=1) >= layers
         most = np.where(enough, least, most)

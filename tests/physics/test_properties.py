@@ -21,7 +21,7 @@ from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.terms import MODES, Extent
 from autopar_core.plugins import PluginManager
 from autopar_core.search.contexts import Contexts
-from autopar_core.search.evaluate import Estimator
+from autopar_core.search.evaluate import Effort, Estimator
 from autopar_core.search.terms import Terms, collect
 
 
@@ -69,7 +69,7 @@ def asked(made: Contexts, values: Strategy) -> Terms:
 
 
 def step_seconds(made: Contexts, values: Strategy) -> float:
-    return float(Estimator(made).rows(batch(made, values), exact=True).seconds[0])
+    return float(Estimator(made).rows(batch(made, values), Effort.REPLAY).seconds[0])
 
 
 @st.composite
@@ -144,7 +144,7 @@ def test_longer_sequences_never_shrink_activations(values: Strategy, framework: 
     for length in (4096, 8192, 16384):
         made = contexts(framework, length)
         saved.append(MemoryTable.build(asked(made, values).memory, 1).saved[0])
-        allocated.append(int(Estimator(made).rows(batch(made, values), exact=False).allocated[0]))
+        allocated.append(int(Estimator(made).rows(batch(made, values)).allocated[0]))
     for shorter, longer in ((0, 1), (1, 2)):
         assert (saved[longer] >= saved[shorter]).all()
         assert allocated[longer] >= allocated[shorter]
