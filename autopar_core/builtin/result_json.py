@@ -90,6 +90,8 @@ def strategy(result: SearchResult, detail: Detail) -> dict[str, Any]:
         "tokens_per_second_per_device": cost.tokens_per_second_per_device,
         "feasible": detail.feasible,
         "filter_reason": detail.filter_reason,
+        "partition_gain": detail.partition_gain,
+        "partition_gap": detail.partition_gap,
         "tie_with_best": detail.tie_with_best,
         "warnings": list(detail.warnings),
     }

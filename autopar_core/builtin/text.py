@@ -61,6 +61,7 @@ def notes(result: SearchResult) -> list[str]:
         f"Habit {code}, {words.count(rows)} candidates: {sentence}"
         for code, (rows, sentence) in result.warnings.items()
     ]
+    made += [words.partition(detail) for detail in result.top[:1] if words.partition(detail)]
     if any(detail.tie_with_best for detail in result.top if detail.place > 1):
         made.append("~ ties with the best: closer than the model can tell; a measurement decides.")
     if any(detail.memory.verdict == "tight" for detail in result.top):

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autopar_core.domain.result import Detail
+
 
 GIB = 2**30
 
@@ -90,3 +92,13 @@ def recompute_total(modes: Mapping[str, Sequence[Any]]) -> str:
     """Recomputed layers by mode over all stages, ``"full 8"``; ``"none"`` when no layer is."""
     used = [f"{mode} {sum(_flat(n))}" for mode, n in modes.items() if any(_flat(n))]
     return ", ".join(used) or "none"
+
+
+def partition(detail: Detail) -> str:
+    """What the search for layers of each stage brought; empty where they were given."""
+    if detail.partition_gap is None:
+        return ""
+    gap = f"no other partition is more than {percent(detail.partition_gap)} faster"
+    if detail.partition_gain is None:
+        return f"Layers of place 1: the even split does not fit; {gap}."
+    return f"Layers of place 1: partition gain over even split: {percent(detail.partition_gain)}; {gap}."

@@ -114,6 +114,28 @@ def as_range(value: Mapping[str, Any], where: str) -> Range:
     return found
 
 
+def as_count(value: Any, where: str) -> int:
+    """A number of layers.
+
+    Raises:
+        InputError: When it is none.
+    """
+    if not _is_count(value) or value < 0:
+        raise InputError(where, f"expected a whole number of layers, 0 or more, got {value!r}")
+    return int(value)
+
+
+def as_flag(value: Any, where: str) -> bool:
+    """``true`` or ``false``.
+
+    Raises:
+        InputError: When it is neither.
+    """
+    if not isinstance(value, bool):
+        raise InputError(where, f"expected true or false, got {value!r}")
+    return value
+
+
 def empty(where: str) -> InputError:
     """The error for a list without values."""
     return InputError(

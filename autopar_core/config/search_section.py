@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from autopar_core.config.converter import nearest
 from autopar_core.config.plans import (
+    as_count,
+    as_flag,
     as_range,
     empty,
     offset_plans,
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
     from autopar_core.plugins.manager import PluginManager
 
 PARTITION, OFFSET, RECOMPUTE = "stage_partition", "layer_offset", "layer_recompute"
-_PLAIN = (PARTITION, OFFSET, RECOMPUTE, "top_k", "rank_by", "generator", "weights", "habits")
+DIFFERENCE, UNIFORM = "max_layer_diff", "uniform_recompute"
+_PLAIN = (
+    PARTITION, OFFSET, RECOMPUTE, DIFFERENCE, UNIFORM, "top_k", "rank_by", "generator", "weights",
+    "habits",
+)  # fmt: skip
 _SHORT = {"partition": PARTITION, "offset": OFFSET, "recompute": RECOMPUTE}
 PLAN_KEYS = frozenset((PARTITION, OFFSET, RECOMPUTE, *_SHORT))
 # Where a person picks one named object: key -> hook that registers them.
@@ -125,6 +131,7 @@ def search_space(section: Table, keys: Keys, layers: int, origins: Origins) -> S
         wanted=wanted,
         partitions=_partitions(plain, layers),
         recomputes=recompute_plans(*plain[RECOMPUTE]) if RECOMPUTE in plain else (Plan(),),
+        uniform_recompute=as_flag(*plain[UNIFORM]) if UNIFORM in plain else False,
         habits=as_names(*plain["habits"]) if "habits" in plain else (),
         weights=_weights(*plain["weights"]) if "weights" in plain else {},
         **{key: _PLAIN_CHECKS[key](*plain[key], keys) for key in _PLAIN_CHECKS if key in plain},
@@ -203,7 +210,19 @@ def _legal(field: Field) -> str:
 
 
 def _partitions(plain: Mapping[str, tuple[Any, str]], layers: int) -> tuple[Plan, ...]:
-    """Plans of ``stage_partition`` and ``layer_offset`` together."""
+    """Plans of ``stage_partition``, ``layer_offset`` and ``max_layer_diff`` together."""
+    plans = _partitions_of(plain, layers)
+    if DIFFERENCE not in plain:
+        return plans
+    most = as_count(*plain[DIFFERENCE])
+    if not any(plan.kind == "auto" for plan in plans):
+        raise InputError(
+            plain[DIFFERENCE][1], f'limits {PARTITION} = "auto", which is not asked for'
+        )
+    return tuple(evolve(plan, difference=most) if plan.kind == "auto" else plan for plan in plans)
+
+
+def _partitions_of(plain: Mapping[str, tuple[Any, str]], layers: int) -> tuple[Plan, ...]:
     if OFFSET not in plain:
         return partition_plans_of(plain, layers)
     value, where = plain[OFFSET]

@@ -27,6 +27,10 @@ class Detail:
         tie_with_best: Its exact step time is nearer to the best one's than predictions of the class are
             to measured runs once its scalar is taken out.
         partition_plan, recompute_plan: How partition and recompute were chosen.
+        partition_gain: Share by which the step is shorter than with the even split of the layers
+            and its own recompute; None where the partition is given, or the even split does not fit.
+        partition_gap: Share by which any other partition can be faster at the most, by a proven
+            bound; None where the partition is given.
     """
 
     place: int
@@ -41,6 +45,8 @@ class Detail:
     tie_with_best: bool = False
     partition_plan: str = "auto"
     recompute_plan: str = "auto"
+    partition_gain: float | None = None
+    partition_gap: float | None = None
 
 
 @frozen(kw_only=True)

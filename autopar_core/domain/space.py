@@ -51,6 +51,8 @@ class SearchSpace:
         wanted: Field name -> values or range; a field that is absent gets every legal value.
         partitions: Plans tried for the layers of each stage.
         recomputes: Plans tried for recompute.
+        uniform_recompute: Recompute is spelled once for all stages, also where the framework has a
+            number of its own for each.
         habits: Codes of habit rules that prune here instead of warning.
         top_k: Answers wanted.
         rank_by: Name of the ranker.
@@ -61,6 +63,7 @@ class SearchSpace:
     wanted: Mapping[str, Wanted] = field(factory=dict)
     partitions: tuple[Plan, ...] = (Plan(),)
     recomputes: tuple[Plan, ...] = (Plan(),)
+    uniform_recompute: bool = False
     habits: tuple[str, ...] = ()
     top_k: int = 10
     rank_by: str = "step_time"

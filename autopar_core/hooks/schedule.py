@@ -222,8 +222,9 @@ class Composer(Protocol):
         """(F, S) the only partitions that the framework can spell; None when it can spell any."""
 
     def floor(self, key: ScheduleKey, slowest: Floats, total: Floats) -> Floor:
-        """Bounds of all layouts whose slowest rank takes ``slowest`` (K,) seconds or more for one
-        micro-batch, and all ranks together ``total`` (K,) or more.
+        """Bounds of all layouts whose slowest rank takes ``slowest`` (K,) seconds at least.
+
+        For one micro-batch; all ranks together take ``total`` (K,) at least.
         """
 
     def bound(
@@ -231,6 +232,13 @@ class Composer(Protocol):
         weight: Floats | None = None,
     ) -> Floats:  # fmt: skip
         """(K, ranks) seconds: never later than the true end of each rank's work."""
+
+    def glance(self, key: ScheduleKey, busy: Floats, first: Floats) -> Floats:
+        """(K, ranks) seconds: a bound of each rank's end that costs next to nothing.
+
+        From the seconds of a micro-batch on every rank ``busy`` and on its chunk 0 ``first``, (K, ranks)
+        each.
+        """
 
     def replay(
         self, key: ScheduleKey, forward: Floats, backward: Floats, hop: Floats,
@@ -244,7 +252,10 @@ class Composer(Protocol):
         """The operations of the only row; each rank ends at the very time that ``replay`` gives."""
 
     def last_backward(self, key: ScheduleKey, backward: Floats) -> Floats:
-        """(K, ranks) seconds of backward during which a rank's gradients can be reduced."""
+        """(K, ranks) seconds of backward during which a rank's gradients can be reduced.
+
+        Of the rank's own stages, as is ``first_forward``.
+        """
 
     def first_forward(self, key: ScheduleKey, forward: Floats) -> Floats:
         """(K, ranks) seconds of forward during which a rank's parameters can be gathered."""

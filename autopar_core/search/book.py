@@ -14,32 +14,19 @@ from attrs import frozen
 
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.search.cases import Cases, Trial
+from autopar_core.search.clock import Numbers
 
 
 @frozen(eq=False)
 class Moves:
-    """Partitions one step away: ranks ``one`` and ``two`` turn to other pages of their case."""
+    """Partitions near those of some cases: (M,) case and (M, ranks) pages."""
 
     case: Ints
-    one: Ints
-    one_page: Ints
-    two: Ints
-    two_page: Ints
+    pages: Ints
 
     def take(self, rows: Ints) -> Moves:
         """Some of them."""
-        return Moves(
-            self.case[rows], self.one[rows], self.one_page[rows], self.two[rows],
-            self.two_page[rows],
-        )  # fmt: skip
-
-    def pages(self, at: Ints) -> Ints:
-        """(M, ranks) pages after each move, from (C, ranks)."""
-        made = at[self.case]
-        rows = np.arange(len(made))
-        made[rows, self.one] = self.one_page
-        made[rows, self.two] = self.two_page
-        return made
+        return Moves(self.case[rows], self.pages[rows])
 
 
 @frozen(eq=False)
@@ -51,12 +38,16 @@ class Book:
         trial: The layouts.
         pages: Pages of each case.
         seconds: (C x pages, ranks) seconds of a micro-batch, infinite where nothing fits.
+        first: (C x pages, ranks) seconds of a micro-batch on chunk 0.
+        tail: (C x pages, ranks) seconds after the rank's work.
     """
 
     cases: Cases
     trial: Trial
     pages: int
     seconds: Floats
+    first: Floats
+    tail: Floats
 
     @classmethod
     def of(cls, cases: Cases, counts: Ints, legal: Bools | None = None) -> Book:
@@ -66,7 +57,17 @@ class Book:
         trial = cases.trial(case, counts.reshape(size * pages, -1))
         fits = trial.fits if legal is None else trial.fits & legal.reshape(trial.fits.shape)
         busy = cases.busy(trial.forward, trial.backward)
-        return cls(cases, trial, pages, np.where(fits, busy, np.inf))
+        ranks = busy.shape[1]
+        first = trial.forward[:, :ranks] + trial.backward[:, :ranks]
+        tail = cases.tails(case, trial.solution.layout.layers, trial.forward, trial.backward)
+        return cls(cases, trial, pages, np.where(fits, busy, np.inf), first, tail)
+
+    def take(self, cases: Cases, rows: Ints) -> Book:
+        """The same pages of other cases: ``rows`` (C' x pages) of the layouts."""
+        return Book(
+            cases, self.trial.take(rows), self.pages, self.seconds[rows], self.first[rows],
+            self.tail[rows],
+        )  # fmt: skip
 
     def rows(self, case: Ints, at: Ints) -> Ints:
         """(Q, ranks) layouts of the pages (Q, ranks) of some cases."""
@@ -97,9 +98,9 @@ def ladder(keys: Floats, low: Ints) -> Ints:
     return np.asarray(low[:, :, None, :] + steps.cumsum(axis=2))
 
 
-def by_chunks(values: Ints, ranks: int) -> Ints:
+def by_chunks(values: Numbers, ranks: int) -> Numbers:
     """(C, ranks, chunks) of (C, S)."""
-    return np.asarray(values.reshape(len(values), -1, ranks).transpose(0, 2, 1))
+    return values.reshape(len(values), -1, ranks).transpose(0, 2, 1)
 
 
 def by_stages(values: Ints) -> Ints:
@@ -119,7 +120,9 @@ def ladders(cases: Cases, pages: int) -> list[Book]:
     legal = np.arange(pages) <= room.sum(axis=2)[..., None]
     legal = legal.transpose(0, 2, 1)
     if key.chunks == 1:
-        counts = cases.low[:, None] + np.minimum(np.arange(pages)[None, :, None], room[:, None, :, 0])
+        counts = cases.low[:, None] + np.minimum(
+            np.arange(pages)[None, :, None], room[:, None, :, 0]
+        )
         return [Book.of(cases, counts, legal)]
     unit, extra = cases.costs()
     more = np.arange(1, pages)
@@ -146,9 +149,11 @@ def joined(books: list[Book], which: Ints) -> Book:
     pages, cases = books[0].pages, books[0].cases
     size = len(cases) * pages
     rows = np.repeat(which, pages) * size + np.arange(size)
-    trial = Trial.concat([book.trial for book in books]).take(rows)
-    seconds = np.concatenate([book.seconds for book in books])[rows]
-    return Book(cases, trial, pages, seconds)
+    every = Book(
+        cases, Trial.concat([book.trial for book in books]), pages,
+        *(np.concatenate([getattr(b, name) for b in books]) for name in ("seconds", "first", "tail")),
+    )  # fmt: skip
+    return every.take(cases, rows)
 
 
 @cache
@@ -198,19 +203,29 @@ def steps_between(cases: Cases, counts: Ints) -> Moves:
     one, two = source % key.ranks, target % key.ranks
     a, b = source // key.ranks, target // key.ranks
     within = one == two
-    one_page = np.where(within, shift[a, b], less[a])
-    two_page = np.where(within, shift[a, b], more[b])
-    return Moves(case, one, one_page, two, two_page)
+    pages = np.zeros((len(case), key.ranks), np.int64)
+    rows = np.arange(len(case))
+    pages[rows, one] = np.where(within, shift[a, b], less[a])
+    pages[rows, two] = np.where(within, shift[a, b], more[b])
+    return Moves(case, pages)
 
 
-def steps_along(book: Book, at: Ints) -> Moves:
-    """Every layer that can go from one rank to another, as pages of a ladder."""
-    case = np.arange(len(at))[:, None]
-    rank = np.arange(at.shape[1])
-    pages = book.by_page()
-    last = np.minimum(at + 1, book.pages - 1)
-    take = (at < book.pages - 1) & np.isfinite(pages[case, rank, last])
-    case, one, two = np.nonzero((at > 0)[:, :, None] & take[:, None, :])
-    keep = one != two
-    case, one, two = case[keep], one[keep], two[keep]
-    return Moves(case, one, at[case, one] - 1, two, at[case, two] + 1)
+@cache
+def _changes(ranks: int, layers: int) -> Ints:
+    """(D, ranks) what moving so many layers, one or two, from rank to rank changes."""
+    one = np.eye(ranks, dtype=np.int64)
+    single = np.array([one[b] - one[a] for a in range(ranks) for b in range(ranks) if a != b])
+    if layers == 1:
+        return single
+    double = (single[:, None] + single[None]).reshape(-1, ranks)
+    size = np.abs(double).sum(axis=1)
+    return np.asarray(np.unique(double[size > 2], axis=0))
+
+
+def steps_along(book: Book, at: Ints, layers: int) -> Moves:
+    """Every way to move so many layers between ranks, as pages of a ladder."""
+    changes = _changes(at.shape[1], layers)
+    pages = at[:, None] + changes
+    legal = ((pages >= 0) & (pages < book.pages)).all(axis=2)
+    case, which = np.nonzero(legal)
+    return Moves(case, pages[case, which])

@@ -48,7 +48,9 @@ def space(composer: Composer, key: ScheduleKey, layers: int, plan: Plan) -> Spac
         possible = fixed is not None and bool(box.holds(fixed[None])[0])
         if possible and listed is not None and key.stages > 1:
             possible = bool((listed == fixed).all(axis=1).any())
-        return Space((box,), listed, composer.even(key, layers) if fixed is None else fixed, possible)
+        return Space(
+            (box,), listed, composer.even(key, layers) if fixed is None else fixed, possible
+        )
     boxes = windows(box, layers, key.stages, plan.difference)
     if listed is not None:
         inside = np.zeros(len(listed), bool)

@@ -16,7 +16,7 @@ from autopar_core.compose.layout import Layout
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.search.boxes import Box
 from autopar_core.search.choices import Choice
-from autopar_core.search.clock import clock, on_ranks, stage_seconds
+from autopar_core.search.clock import on_ranks, rank_ends, rank_tails, stage_seconds, weights
 from autopar_core.search.problem import Problem, Solution, stage_costs
 
 
@@ -38,18 +38,13 @@ class Trial:
     def mixed(self, at: Ints, ranks: int) -> Trial:
         """New layouts whose rank r is that of layout ``at[:, r]`` (Q', ranks)."""
         chunks = self.forward.shape[1] // ranks
-        stages = np.tile(at, (1, chunks))
+        stage = np.tile(at, (1, chunks)), np.arange(self.forward.shape[1])
+        rank = at, np.arange(ranks)
         layout = self.solution.layout
-
-        def pick(values: Floats) -> Floats:
-            width = values.shape[1]
-            index = stages if width == stages.shape[1] else at
-            return np.asarray(values[index, np.arange(width)])
-
-        made = layout.each(pick)  # type: ignore[arg-type]
-        possible = self.solution.possible[at].all(axis=1)
-        solution = Solution(made, pick(self.solution.peaks), possible)
-        return Trial(solution, pick(self.forward), pick(self.backward), pick(self.fits) > 0)
+        made = layout.each(lambda values: np.asarray(values[stage]))
+        possible = np.asarray(self.solution.possible[at].all(axis=1))
+        solution = Solution(made, self.solution.peaks[rank], possible)
+        return Trial(solution, self.forward[stage], self.backward[stage], self.fits[rank])
 
     @staticmethod
     def concat(parts: Sequence[Trial]) -> Trial:
@@ -135,12 +130,24 @@ class Cases:
         self, case: Ints, layers: Ints, forward: Floats, backward: Floats, exact: bool
     ) -> Floats:
         """(Q,) seconds of the step, bounded or replayed."""
+        ends = self.ends(case, layers, forward, backward, exact)
+        return np.asarray((ends + self.tails(case, layers, forward, backward)).max(axis=1))
+
+    def ends(
+        self, case: Ints, layers: Ints, forward: Floats, backward: Floats, exact: bool
+    ) -> Floats:
+        """(Q, ranks) end of each rank's work, bounded or replayed."""
         problem = self.problem
-        times = clock(
-            problem.composer, problem.key, problem.time.take(case), layers, forward, backward, exact
-        )
-        return times.step
+        time = problem.time.take(case)
+        weight = weights(problem.key, time, layers)
+        return rank_ends(problem.composer, problem.key, time, forward, backward, weight, exact)
+
+    def tails(self, case: Ints, layers: Ints, forward: Floats, backward: Floats) -> Floats:
+        """(Q, ranks) seconds after each rank's work."""
+        problem = self.problem
+        time = problem.time.take(case)
+        return rank_tails(problem.composer, problem.key, time, layers, forward, backward)
 
     def busy(self, forward: Floats, backward: Floats) -> Floats:
         """(Q, ranks) seconds of a micro-batch on every rank."""
-        return np.asarray(on_ranks(forward + backward, self.problem.key))  # type: ignore[arg-type]
+        return np.asarray(on_ranks(forward + backward, self.problem.key))

@@ -50,7 +50,7 @@ class Uniform:
     selective: int = 0
     full: int = 0
 
-    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:
+    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:  # noqa: ARG002
         """Layers with their recompute."""
         full = np.minimum(self.full, counts)
         selective = np.minimum(self.selective, counts - full)
@@ -79,8 +79,8 @@ class Given:
     selective: Ints
     full: Ints
 
-    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:
-        """Layers with their recompute; impossible where a stage has too few or nobody can spell it."""
+    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:  # noqa: ARG002
+        """Layers with their recompute; impossible where a stage has too few or none can spell it."""
         layout = Layout.plain(counts.copy())
         layout.selective[:], layout.full[:] = self.selective, self.full
         possible = (layout.selective + layout.full <= counts).all(axis=1)

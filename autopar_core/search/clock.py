@@ -37,9 +37,7 @@ class StageTimes:
         return np.asarray((self.ends + self.tail).max(axis=1))
 
 
-def stage_seconds(
-    key: ScheduleKey, time: TimeTable, layout: Layout
-) -> tuple[Floats, Floats]:
+def stage_seconds(key: ScheduleKey, time: TimeTable, layout: Layout) -> tuple[Floats, Floats]:
     """((K, S) forward, (K, S) backward) seconds of one micro-batch on every virtual stage."""
     plain = layout.layers - layout.selective - layout.full
     forward = layout.layers * time.forward[:, None]
@@ -57,18 +55,44 @@ def clock(
     backward: Floats, exact: bool,
 ) -> StageTimes:  # fmt: skip
     """Ends and tails of layouts, (K, S) layers and their seconds, bounded or replayed."""
-    hop = np.maximum(*time.hop) if key.stages > 1 else np.zeros(len(forward))
-    run = composer.replay if exact else composer.bound
+    weight = weights(key, time, layers)
+    ends = rank_ends(composer, key, time, forward, backward, weight, exact)
+    tail = rank_tails(composer, key, time, layers, forward, backward)
+    return StageTimes(forward, backward, weight, hops(key, time), ends, tail)
+
+
+def weights(key: ScheduleKey, time: TimeTable, layers: Ints) -> Floats:
+    """(K, S) seconds of a backward that compute weight gradients alone."""
     weight = layers * time.weight[:, None]
     weight[:, key.last] += time.head_weight
-    ends = run(key, forward, backward, hop, weight)
-    if not exact and key.stages > 1:
-        ends = ends * (1 - BOUND_SLACK)
-    tail = tail_seconds(
+    return np.asarray(weight)
+
+
+def hops(key: ScheduleKey, time: TimeTable) -> Floats:
+    """(K,) seconds of a message."""
+    hop = np.maximum(*time.hop)
+    return hop if key.stages > 1 else np.zeros_like(hop)
+
+
+def rank_ends(
+    composer: Composer, key: ScheduleKey, time: TimeTable, forward: Floats, backward: Floats,
+    weight: Floats, exact: bool,
+) -> Floats:  # fmt: skip
+    """(K, ranks) end of each rank's work, bounded or replayed."""
+    run = composer.replay if exact else composer.bound
+    ends = run(key, forward, backward, hops(key, time), weight)
+    return ends if exact or key.stages == 1 else ends * (1 - BOUND_SLACK)
+
+
+def rank_tails(
+    composer: Composer, key: ScheduleKey, time: TimeTable, layers: Ints, forward: Floats,
+    backward: Floats,
+) -> Floats:  # fmt: skip
+    """(K, ranks) seconds after a rank's work; they depend on the rank's own stages alone."""
+    return tail_seconds(
         time.steps, on_ranks(layers, key), key, composer.first_forward(key, forward),
         composer.last_backward(key, backward),
     )  # fmt: skip
-    return StageTimes(forward, backward, weight, hop, ends, tail)
 
 
 Numbers = TypeVar("Numbers", Ints, Floats)

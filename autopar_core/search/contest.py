@@ -2,7 +2,7 @@
 
 Bounds and replays of balanced layouts say which rows the sets are made of (``exact``). A search may
 shorten a step a little, so rows that miss a set by less than that are contenders too. All contenders are
-searched; the sets are those among them.
+searched and shown with what was found; the sets are those among them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from autopar_core.domain.arrays import Array, Bools, Floats, Ints
 from autopar_core.domain.space import SearchSpace
 from autopar_core.domain.strategy import StrategyBatch
-from autopar_core.search.evaluate import Effort, Estimates, Estimator, first_alike
+from autopar_core.search.evaluate import (
+    Effort,
+    Estimates,
+    Estimator,
+    evaluate,
+    first_alike,
+)
 from autopar_core.search.exact import ExactTimes, beaten, front
 
 
-# Share by which a search may shorten the step of a balanced layout before a row that just misses a set
-# could enter it. In the comparisons of docs/pipeline.md all but one in ten gain less.
-REACH = 0.01
-RESULTS = ("memory", "allocated", "worst", "seconds", "layout")
+# Shares by which a search may shorten the step of a balanced layout: the first ones are always
+# allowed for, larger ones as long as no more than so many rows are searched.
+REACHES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
+ALWAYS, SEARCHES = 0.01, 300
+# Rows from which several processes pay for their start.
+FEW = 64
 Key = Callable[[Floats, Ints], Floats]
 
 
@@ -31,7 +39,7 @@ class Winners:
     """Rows of the whole batch.
 
     Attributes:
-        exact: Rows of the sets, ascending.
+        exact: Searched rows, ascending.
         ranking: The best, best first.
         front: The Pareto front, fastest first.
         repeated: Rows to which another plan gives the same layers.
@@ -49,13 +57,14 @@ class Contest:
 
     Attributes:
         batch: All rows.
-        estimates: Their estimates; rows of the sets get what the search found.
+        estimates: Their estimates; searched rows get what the search found.
         rows: (F,) feasible rows, ascending.
         estimator: For replays and searches.
         key: (time, memory) -> key of the ranker.
         monotone: The key never falls when time or memory grows.
         degrees: (F,) values of each degree.
         space: Plans and how many answers are wanted.
+        workers: Processes for searches.
     """
 
     batch: StrategyBatch
@@ -66,14 +75,7 @@ class Contest:
     monotone: bool
     degrees: Sequence[Array]
     space: SearchSpace
-    searched: Estimates = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        e = self.estimates
-        self.searched = Estimates(
-            e.memory.copy(), e.allocated.copy(), e.reserved.copy(), e.worst.copy(),
-            e.seconds.copy(), e.layout.copy(), e.possible,
-        )  # fmt: skip
+    workers: int = 1
 
     def winners(self) -> Winners:
         """Search the contenders and pick the sets."""
@@ -86,46 +88,35 @@ class Contest:
         likely = self._contenders(np.unique(heads), balanced)
         if several:
             likely = np.nonzero(np.isin(heads, likely))[0]
-        self._search(likely, Effort.SEARCH)
-        polished = np.zeros(len(self.rows), bool)
+        self._search(likely)
         while True:
             alone = self._alone(likely) if several else likely
-            best, edge, chosen = self._sets(alone)
-            left = chosen[~polished[chosen] & self._cells(chosen)]
-            if len(left):
-                self._search(left, Effort.CELLS)
-                polished[left] = True
-                continue
+            best, edge, winners = self._sets(alone)
             # what a search found may need more memory: rows that were beaten may not be any more
             others = np.setdiff1d(np.unique(heads), likely)
-            missed = others[self._beats(others, balanced, best, edge, chosen)]
+            missed = others[self._beats(others, balanced, best, edge, winners)]
             if not len(missed):
                 break
             missed = np.nonzero(np.isin(heads, missed))[0] if several else missed
-            self._search(missed, Effort.SEARCH)
+            self._search(missed)
             likely = np.union1d(likely, missed)
-        self._show(self.rows[chosen])
         repeated = np.setdiff1d(np.nonzero(heads != np.arange(len(heads)))[0], likely)
         repeated = np.union1d(repeated, np.setdiff1d(likely, alone))
-        return Winners(
-            self.rows[chosen], self.rows[best], self.rows[edge], self.rows[repeated]
-        )
+        return Winners(self.rows[alone], self.rows[best], self.rows[edge], self.rows[repeated])
 
-    def _beats(
-        self, some: Ints, balanced: Floats, best: Ints, edge: Ints, chosen: Ints
-    ) -> Bools:
+    def _beats(self, some: Ints, balanced: Floats, best: Ints, edge: Ints, winners: Ints) -> Bools:
         """(R,) rows that, as far as their balanced layout is known, belong to a set."""
         time, memory = balanced[some], self.estimates.memory[self.rows[some]]
         if not self.monotone or not len(some):
             return np.zeros(len(some), bool)
-        found = self.searched
+        found = self.estimates
         last, front_rows = self.rows[best[-1:]], self.rows[edge]
         wins = self.key(time, memory) < self.key(found.seconds[last], found.memory[last])
         wins |= ~beaten(time, memory, found.seconds[front_rows], found.memory[front_rows])
         for values in self.degrees:
             names, number = np.unique(values, return_inverse=True)
             least = np.full(len(names), np.inf)
-            np.minimum.at(least, number.reshape(-1)[chosen], found.seconds[self.rows[chosen]])
+            np.minimum.at(least, number.reshape(-1)[winners], found.seconds[self.rows[winners]])
             wins |= time < least[number.reshape(-1)[some]]
         return np.asarray(wins)
 
@@ -134,7 +125,10 @@ class Contest:
 
         ``balanced`` (F,) bounds of balanced layouts are made exact where they were replayed.
         """
-        bound, memory = self.estimates.seconds[self.rows[some]], self.estimates.memory[self.rows[some]]
+        bound, memory = (
+            self.estimates.seconds[self.rows[some]],
+            self.estimates.memory[self.rows[some]],
+        )
         if not self.monotone:
             return some
 
@@ -150,21 +144,47 @@ class Contest:
         edge, fastest = times.pareto(), times.best_of_groups(groups)
         members = np.unique(np.concatenate([best, edge, fastest]))
         near = np.nonzero(self._open(some))[0]
-        for _ in range(2):
-            # first by bounds, then by the exact steps of those that are left
-            known = np.where(np.isnan(times.exact), times.bound, times.exact)
-            near = near[self._near(times, known, near, best, edge, groups)]
-            times.know(near)
+        chosen, reach = members, 0.0
+        for reach in REACHES:
+            hopeful = near[self._near(times, near, reach, best, edge, groups)]
+            unknown = hopeful[np.isnan(times.exact[hopeful])]
+            if reach > ALWAYS and len(unknown) > 4 * SEARCHES:
+                break
+            # by bounds first, then by the exact steps of those that are left
+            times.know(unknown)
+            hopeful = hopeful[self._near(times, hopeful, reach, best, edge, groups)]
+            hopeful = hopeful[self._possible(times, some, hopeful, best, edge, groups)]
+            found = np.union1d(members, hopeful)
+            if reach > ALWAYS and len(found) > SEARCHES:
+                break
+            chosen = found
         known = ~np.isnan(times.exact)
         balanced[some[known]] = times.exact[known]
-        return np.asarray(some[np.union1d(members, near)])
+        return np.asarray(some[chosen])
+
+    def _possible(
+        self, times: ExactTimes, some: Ints, near: Ints, best: Ints, edge: Ints,
+        groups: Sequence[Array],
+    ) -> Bools:  # fmt: skip
+        """(R,) rows of which no bound says that no layout at all can enter a set."""
+        least = self.estimator.least(self.batch.take(self.rows[some[near]]))
+        return self._enters(times, near, least, np.zeros_like(near), best, edge, groups)
 
     def _near(
-        self, times: ExactTimes, known: Floats, near: Ints, best: Ints, edge: Ints,
+        self, times: ExactTimes, near: Ints, reach: float, best: Ints, edge: Ints,
         groups: Sequence[Array],
     ) -> Bools:  # fmt: skip
         """(R,) rows that would be in a set if a search shortened them as far as it may reach."""
-        hoped, memory = known[near] * (1 - REACH), times.memory[near]
+        known = np.where(np.isnan(times.exact), times.bound, times.exact)[near]
+        return self._enters(
+            times, near, known * (1 - reach), times.memory[near], best, edge, groups
+        )
+
+    def _enters(
+        self, times: ExactTimes, near: Ints, hoped: Floats, memory: Ints, best: Ints,
+        edge: Ints, groups: Sequence[Array],
+    ) -> Bools:  # fmt: skip
+        """(R,) rows that would be in a set at these costs."""
         last = self.key(times.exact[best[-1:]], times.memory[best[-1:]])
         close = self.key(hoped, memory) <= last
         close |= ~beaten(hoped, memory, times.exact[edge], times.memory[edge])
@@ -179,54 +199,41 @@ class Contest:
     def _open(self, some: Ints) -> Bools:
         """(R,) rows whose layout a search can change."""
         part = self.batch.take(self.rows[some])
-        _, keys = self.estimator.contexts.composer.keys(part)
-        index, _ = self.estimator.contexts.composer.keys(part)
+        index, keys = self.estimator.contexts.composer.keys(part)
         stages = np.array([key.stages for key in keys])[index]
         partition = np.array([plan.kind == "auto" for plan in self.space.partitions])
         recompute = np.array([plan.kind == "auto" for plan in self.space.recomputes])
-        several = self.estimator.contexts.job.framework.core.recompute_granularity != "stage"
+        several = self.estimator.granularity != "stage"
         return np.asarray(
             (partition[part["partition_plan"]] & (stages > 1))
             | (recompute[part["recompute_plan"]] & several)
         )
 
-    def _cells(self, some: Ints) -> Bools:
-        """(R,) rows with several chunks per rank whose partition is open."""
-        part = self.batch.take(self.rows[some])
-        index, keys = self.estimator.contexts.composer.keys(part)
-        chunks = np.array([key.chunks for key in keys])[index] if len(keys) else np.zeros(0, int)
-        partition = np.array([plan.kind == "auto" for plan in self.space.partitions])
-        return np.asarray((chunks > 1) & partition[part["partition_plan"]])
-
-    def _search(self, some: Ints, effort: Effort) -> None:
-        """What a search finds for some rows."""
+    def _search(self, some: Ints) -> None:
+        """Replace the estimates of some rows by what a search finds."""
         rows = self.rows[some]
-        found = self.estimator.rows(self.batch.take(rows), effort)
-        for name in RESULTS:
-            getattr(self.searched, name)[rows] = getattr(found, name)
-
-    def _show(self, rows: Ints) -> None:
-        """Put what was found into the estimates."""
-        for name in RESULTS:
-            getattr(self.estimates, name)[rows] = getattr(self.searched, name)[rows]
+        workers = self.workers if len(rows) > FEW else 1
+        found = evaluate(
+            self.batch.take(rows), self.estimator, workers=workers, effort=Effort.SEARCH
+        )
+        for name in ("memory", "allocated", "reserved", "worst", "seconds", "layout"):
+            getattr(self.estimates, name)[rows] = getattr(found, name)
 
     def _alone(self, some: Ints) -> Ints:
         """Some rows without those to which another plan gives the same layers."""
         rows = self.rows[some]
-        return np.asarray(some[first_alike(self.batch, self.searched.layout, rows) == rows])
+        return np.asarray(some[first_alike(self.batch, self.estimates.layout, rows) == rows])
 
     def _sets(self, some: Ints) -> tuple[Ints, Ints, Ints]:
-        """(Best rows, front, all rows of the sets) among searched rows."""
+        """(Best rows, front, fastest row of each degree value) among searched rows."""
         rows = self.rows[some]
-        time, memory = self.searched.seconds[rows], self.searched.memory[rows]
+        time, memory = self.estimates.seconds[rows], self.estimates.memory[rows]
         key = self.key(time, memory)
         order = np.lexsort((some, memory, time, key))
         best = some[order[: self.space.top_k]]
         edge = front(time, memory, some)
-        if not self.monotone:
-            return best, edge, some
         fast = some[np.lexsort((some, memory, time))]
         heads = [
             fast[np.unique(values[fast], return_index=True)[1]] for values in self.degrees
         ]  # fmt: skip
-        return best, edge, np.unique(np.concatenate([best, edge, *heads]))
+        return best, edge, np.unique(np.concatenate(heads))

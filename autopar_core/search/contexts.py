@@ -87,6 +87,10 @@ class SingleStage:
         """There is one partition."""
         return None
 
+    def glance(self, key: ScheduleKey, busy: Floats, first: Floats) -> Floats:
+        """Exact."""
+        return np.asarray(key.micro_batches * busy)
+
     def floor(self, key: ScheduleKey, slowest: Floats, total: Floats) -> Floor:
         """Micro-batches one after another."""
         end = key.micro_batches * slowest

@@ -24,6 +24,7 @@ from autopar_core.domain.result import Detail
 from autopar_core.domain.space import Plan
 from autopar_core.domain.strategy import Strategy, StrategyBatch
 from autopar_core.hooks.schedule import ScheduleKey
+from autopar_core.search.boxes import space
 from autopar_core.search.clock import StageTimes
 from autopar_core.search.evaluate import Estimator
 from autopar_core.search.memory_verdict import WORDS, reserved_bytes, verdict_codes
@@ -60,13 +61,31 @@ class Describer:
         case = self.case(batch, row)
         key, layout, times = case.key, case.layout, case.times
         cost = self._memory(case.terms, case.problem, layout)
+        gain, gap = self._partition(case)
         return Detail(
             place=place, row=row, strategy=self._strategy(case.one, key, layout),
             feasible=not reason, filter_reason=reason, memory=cost,
             performance=self._performance(case.terms, key, layout, times),
             stages=self._stages(key, layout, times, cost), warnings=warnings,
             partition_plan=case.plans[0].text, recompute_plan=case.plans[1].text,
+            partition_gain=gain, partition_gap=gap,
         )  # fmt: skip
+
+    def _partition(self, case: Case) -> tuple[float | None, float | None]:
+        """Shares of the step that the search for layers saved, and may have missed at the most."""
+        found = space(
+            self.contexts.composer, case.key, self.contexts.job.model.num_layers, case.plans[0]
+        )
+        if found.fixed is not None or not found.possible:
+            return None, None
+        step = float(case.times.step[0])
+        least = float(self.estimator.least(case.one)[0])
+        even = solve(case.problem, Plan(kind="even"), case.plans[1])
+        gain = None
+        if even.possible[0] and (even.peaks[0] <= case.problem.budget[0]).all():
+            times = self.estimator.stage_times(case.key, case.time, even.layout, exact=True)
+            gain = 1 - step / float(times.step[0])
+        return gain, max(0.0, 1 - least / step)
 
     def case(self, batch: StrategyBatch, row: int) -> Case:
         """One row with its layers and exact times."""

@@ -24,8 +24,10 @@ from autopar_core.domain.space import Plan
 from autopar_core.domain.strategy import StrategyBatch
 from autopar_core.domain.verdict import OVER_MEMORY
 from autopar_core.hooks.schedule import ScheduleKey
+from autopar_core.search.boxes import space
 from autopar_core.search.clock import StageTimes, clock, stage_seconds
 from autopar_core.search.contexts import Contexts
+from autopar_core.search.least import least_times
 from autopar_core.search.memory_verdict import reserved_bytes
 from autopar_core.search.problem import Problem, Solution
 from autopar_core.search.solve import solve
@@ -79,13 +81,12 @@ class Effort(Enum):
     """How a row's layers and time are found.
 
     ``BOUND`` and ``REPLAY`` take the balanced layout, with a bound of its step or its exact step.
-    ``SEARCH`` looks for the fastest layout and replays it, ``CELLS`` with single layers on every chunk.
+    ``SEARCH`` looks for the fastest layout and replays it.
     """
 
     BOUND = 0
     REPLAY = 1
     SEARCH = 2
-    CELLS = 3
 
 
 class Estimator:
@@ -113,9 +114,16 @@ class Estimator:
         modes = tuple(m for m in core.recompute_modes if m in core.recompute_linears)
         return Problem(
             self.contexts.composer, key, self.situation(key, memory), memory, time,
-            job.cluster.memory_limit - memory.reserve, job.model.num_layers,
-            core.recompute_granularity, modes, core.recompute_every,
+            job.cluster.memory_limit - memory.reserve, job.model.num_layers, self.granularity,
+            modes, core.recompute_every,
         )  # fmt: skip
+
+    @property
+    def granularity(self) -> str:
+        """How recompute is spelled: the framework's way, or once for all stages when asked for."""
+        job = self.contexts.job
+        spelled = job.framework.core.recompute_granularity
+        return "count" if job.space.uniform_recompute and spelled == "stage" else spelled
 
     def plans(self, partition: int, recompute: int) -> tuple[Plan, Plan]:
         """Plans by the indices of the plan columns."""
@@ -127,9 +135,7 @@ class Estimator:
     ) -> StageTimes:
         """Times of every stage and the end of every rank, bounded or replayed."""
         forward, backward = stage_seconds(key, time, layout)
-        return clock(
-            self.contexts.composer, key, time, layout.layers, forward, backward, exact
-        )
+        return clock(self.contexts.composer, key, time, layout.layers, forward, backward, exact)
 
     def rows(self, batch: StrategyBatch, effort: Effort = Effort.BOUND) -> Estimates:
         """Estimate one chunk of rows."""
@@ -148,7 +154,7 @@ class Estimator:
     ) -> None:
         memory = MemoryTable.build(terms.memory, len(batch))
         time = TimeTable.build(terms.time, len(batch))
-        composer, searched = self.contexts.composer, effort in (Effort.SEARCH, Effort.CELLS)
+        composer, searched = self.contexts.composer, effort is Effort.SEARCH
         index, keys = composer.keys(batch)
         alike: dict[ScheduleKey, list[int]] = {}
         for number, key in enumerate(keys):
@@ -165,12 +171,31 @@ class Estimator:
                     rows = every[start : start + size]
                     problem = self.problem(keys[numbers[0]], memory.take(rows), time.take(rows))
                     if searched:
-                        found = solve(problem, *pair, thorough=effort is Effort.CELLS)
+                        found = solve(problem, *pair)
                     else:
                         found = survey(problem, *pair)
                     self._record_memory(problem, found, rows, result, pair[0])
                     exact = effort is not Effort.BOUND
                     self._record_time(problem, found, rows, result, exact, keys, index)
+
+    def least(self, batch: StrategyBatch) -> Floats:
+        """(N,) seconds that no layout of these rows goes below; 0 where layouts are not open."""
+        terms = collect(batch, self.contexts)
+        memory = MemoryTable.build(terms.memory, len(batch))
+        time = TimeTable.build(terms.time, len(batch))
+        composer, layers = self.contexts.composer, self.contexts.job.model.num_layers
+        index, keys = composer.keys(batch)
+        plans = batch["partition_plan"] * (1 << 20) + batch["recompute_plan"]
+        seconds = np.zeros(len(batch))
+        for number, plan in sorted({*zip(index.tolist(), plans.tolist(), strict=True)}):
+            rows = np.nonzero((index == number) & (plans == plan))[0]
+            partition, recompute = self.plans(plan >> 20, plan % (1 << 20))
+            open_ = space(composer, keys[number], layers, partition)
+            if open_.fixed is None and open_.possible and open_.listed is None:
+                problem = self.problem(keys[number], memory.take(rows), time.take(rows))
+                found = least_times(problem, open_, recompute)
+                seconds[rows] = found.steps(composer, keys[number], problem.time)
+        return seconds
 
     def _record_time(
         self, problem: Problem, solution: Solution, rows: Ints, result: Estimates, exact: bool,
@@ -215,9 +240,9 @@ class Estimator:
 
 def evaluate(
     batch: StrategyBatch, estimator: Estimator, *, workers: int = 1, chunk_rows: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    effort: Effort = Effort.BOUND, progress: Callable[[int, int], None] | None = None,
 ) -> Estimates:  # fmt: skip
-    """Estimate all rows: exact memory and a bound of step time.
+    """Estimate all rows: memory and step time of their layouts.
 
     Rows are ordered by schedule key first, so that a chunk holds few keys; results are put back where
     they belong.
@@ -230,7 +255,7 @@ def evaluate(
     parts = [order[i : i + chunk] for i in range(0, size, chunk)]
     result = Estimates.empty(size)
     done = 0
-    for rows, found in zip(parts, _mapped(estimator, batch, parts, workers), strict=True):
+    for rows, found in zip(parts, _mapped(estimator, batch, parts, workers, effort), strict=True):
         for name in ("memory", "allocated", "reserved", "worst", "seconds", "layout", "possible"):
             getattr(result, name)[rows] = getattr(found, name)
         result.objections += [(rows[at], objection) for at, objection in found.objections]
@@ -245,15 +270,16 @@ _SHARED: dict[str, Any] = {}
 
 
 def _run(rows: Ints) -> Estimates:
-    found: Estimates = _SHARED["estimator"].rows(_SHARED["batch"].take(rows))
+    batch = _SHARED["batch"].take(rows)
+    found: Estimates = _SHARED["estimator"].rows(batch, _SHARED["effort"])
     return found
 
 
 def _mapped(
-    estimator: Estimator, batch: StrategyBatch, parts: list[Ints], workers: int
+    estimator: Estimator, batch: StrategyBatch, parts: list[Ints], workers: int, effort: Effort
 ) -> Iterator[Estimates]:
     """Estimates of each part in order, by forked processes where the system has them."""
-    _SHARED.update(estimator=estimator, batch=batch)
+    _SHARED.update(estimator=estimator, batch=batch, effort=effort)
     try:
         if workers <= 1 or len(parts) <= 1 or "fork" not in multiprocessing.get_all_start_methods():
             yield from map(_run, parts)

@@ -177,7 +177,9 @@ class _Prices:
     def slowest(self, layers: int, low: Floats, sure: int) -> tuple[Floats, Floats]:
         """((K,) seconds that are too short unless they equal ``low``, (K,) that are long enough)."""
         most = np.maximum(self.base + self.rate * layers, self.extra).max(axis=1)
-        most = np.maximum(np.maximum(most, (self.extra + self.unit[:, None] * layers).max(axis=1)), low)
+        most = np.maximum(
+            np.maximum(most, (self.extra + self.unit[:, None] * layers).max(axis=1)), low
+        )
         least = low.copy()
         enough = self.held(least, sure).sum(axis=1) >= layers
         most = np.where(enough, least, most)

@@ -5,9 +5,9 @@ when a stage takes longer. So of all mixes of modes that fit, the one with the f
 whatever the other ranks do, and ranks are solved one by one.
 
 Found from below: ``need`` is what a rank must free at least. The cheapest mix that frees so much is
-tried; what it is still over the budget is added to the need. A layer frees its saved bytes once for
-each micro-batch in flight at the most, so a need never asks for too much, and the first mix that fits
-is the cheapest one.
+tried; what it is still over the budget is added to the need of mixes with as many fully recomputed
+layers. A layer more frees its saved bytes once for each micro-batch in flight at the most, so a need
+never asks for too much, and the first mix that fits is the cheapest one.
 """
 
 from __future__ import annotations
@@ -97,9 +97,18 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
         return Solution(layout, peaks, possible & (not plan.layers.min))
     most = layers if plan.layers.max is None else np.minimum(layers, plan.layers.max)
     flight = problem.situation.most_in_flight().astype(np.float64)
-    need = np.maximum(peaks - problem.budget[:, None], 0.0)
-    waiting = (need > 0) | (least > 0)
+    # what must be freed, for each number of fully recomputed layers
+    lines = int(most.max(initial=0)) + 1 if thorough and "full" in problem.modes else 1
+    need = np.repeat(np.maximum(peaks - problem.budget[:, None], 0.0)[..., None], lines, axis=2)
+    waiting = (need[..., 0] > 0) | (least > 0)
     stuck = np.zeros_like(waiting)
+    if not thorough:
+        # most rows that are over stay over: find them with one look
+        rows = np.nonzero((need[..., 0] > 0).any(axis=1))[0]
+        lean = leanest(problem.take(rows), counts[rows], plan) if len(rows) else peaks[:0]
+        lost = rows[(lean > problem.budget[rows, None]).any(axis=1)]
+        stuck[lost] = need[lost, :, 0] > 0
+        waiting[lost] = False
     while waiting.any():
         row, rank = np.nonzero(waiting)
         cells = Cells(by_rank(counts, problem)[row, rank], flight[rank])
@@ -118,7 +127,9 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
         over = peaks - problem.budget[:, None]
         waiting &= over > 0
         freed = _freed(cells, some, full, [m.bytes[~none] for m in modes])
-        need[row, rank] = np.maximum(freed, need[row, rank]) + np.maximum(over[row, rank], 1.0)
+        line = full if lines > 1 else np.zeros_like(full)
+        freed = np.maximum(freed, need[row, rank, line])
+        need[row, rank, line] = freed + np.maximum(over[row, rank], 1.0)
     if stuck.any():
         _leanest_of(problem, layout, peaks, stuck, most)
     return Solution(layout, peaks, possible)
@@ -139,15 +150,15 @@ def _least_seconds(
     if not whole.bytes.any():
         full = np.zeros((len(need), 1), np.int64)
     elif thorough:
-        full = np.broadcast_to(np.arange(int(most.max()) + 1), (len(need), int(most.max()) + 1))
+        full = np.broadcast_to(np.arange(need.shape[1]), need.shape)
     else:
-        rest = need - some.bytes * cells.held(total[:, None])[:, 0]
+        rest = need[:, 0] - some.bytes * cells.held(total[:, None])[:, 0]
         low = cells.fewest(rest[:, None], whole.bytes - some.bytes)
-        high = cells.fewest(need[:, None], whole.bytes)
+        high = cells.fewest(need, whole.bytes)
         full = np.concatenate([low, low + 1, low + 2, high - 1, high], axis=1)
         full = np.clip(full, 0, most[:, None])
     # `together` layers recompute in some mode, the first `full` of them fully
-    left = need[:, None] - (whole.bytes - some.bytes)[:, None] * cells.held(full)
+    left = need - (whole.bytes - some.bytes)[:, None] * cells.held(full)
     together = cells.fewest(left, some.bytes)
     together = np.maximum(np.maximum(together, full), least[:, None])
     seconds = (together - full) * some.seconds[:, None] + full * whole.seconds[:, None]
@@ -187,15 +198,42 @@ def leanest(problem: Problem, counts: Ints, plan: Plan) -> Floats:
     layers = on_ranks(counts, problem.key)
     most = layers if plan.layers.max is None else np.minimum(layers, plan.layers.max)
     layout = Layout.plain(counts.copy())
-    everywhere = np.ones(layers.shape, bool)
     peaks = np.zeros(layers.shape)
-    _leanest_of(problem, layout, peaks, everywhere, most)
+    if "full" not in problem.modes:
+        _leanest_of(problem, layout, peaks, np.ones(layers.shape, bool), most)
+        return peaks
+    row, rank = np.nonzero(np.ones(layers.shape, bool))
+    cells = Cells(by_rank(counts, problem)[row, rank], np.zeros((len(row), 0)))
+    top = most[row, rank]
+    _put(layout, problem.key.ranks, row, rank, cells, np.zeros_like(top), top)
+    peaks = problem.peaks(layout)
+    unsure = ~_surely_leaner(problem, most)
+    rows = np.nonzero(unsure.any(axis=1))[0]
+    if len(rows):
+        part, one = problem.take(rows), layout.take(rows)
+        found = peaks[rows]
+        _leanest_of(part, one, found, unsure[rows], most[rows])
+        peaks[rows] = found
     return peaks
 
 
-def _leanest_of(
-    problem: Problem, layout: Layout, peaks: Floats, stuck: Bools, most: Ints
-) -> None:
+def _surely_leaner(problem: Problem, most: Ints) -> Bools:
+    """(K, ranks) whether so many fully recomputed layers hold less than any other mix.
+
+    All but the block at work free their bytes at least once, and the block at work needs no more for
+    its recompute than the situations of its backward differ.
+    """
+    saved, block = problem.memory.saved, problem.memory.block[problem.memory.at]
+    full = MODES.index("full")
+    by_mode = block.reshape(len(block), -1, len(MODES))
+    extra = by_mode[..., full].max(axis=1) - by_mode[..., :full].min(axis=(1, 2))
+    freed = np.minimum.reduce([saved[:, i] - saved[:, full] for i in range(full)])
+    # a rank's layers but the one at work, once each: more micro-batches in flight free more
+    count = np.maximum(most - problem.key.chunks, 0)
+    return np.asarray(count * freed[:, None] > np.maximum(extra, 0.0)[:, None])
+
+
+def _leanest_of(problem: Problem, layout: Layout, peaks: Floats, stuck: Bools, most: Ints) -> None:
     """Give stuck ranks whichever of no mode and as much as allowed of one mode holds least."""
     rows = np.nonzero(stuck.any(axis=1))[0]
     part, counts = problem.take(rows), layout.layers[rows]

@@ -12,6 +12,7 @@ from attrs import frozen
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.search.book import Book, Moves, neighbours, steps_along, steps_between
 from autopar_core.search.cases import Cases, Trial
+from autopar_core.search.clock import BOUND_SLACK
 
 
 # A step that is shorter by less than this share is not shorter: rounding of sums in another order.
@@ -21,6 +22,8 @@ AT_ONCE = 12
 # Looks at the most promising moves of a case in which none is shorter, before it is left as it is; with
 # one chunk per rank bounds are close and the search goes on until no bound is better.
 LOOKS = 8
+# Ranks up to which two layers are moved at once where no single one helps.
+PAIRS = 8
 # Moves of all cases whose layouts are put together at once: arrays of some MB.
 CHUNK = 20_000
 
@@ -41,7 +44,7 @@ class State:
 
 
 def improve(cases: Cases, book: Book | None, state: State, exact: bool) -> State:
-    """Downhill until no single layer helps; a case changes by its own best move each time.
+    """Downhill until no move helps; a case changes by its own best move each time.
 
     Args:
         cases: C cases.
@@ -51,36 +54,39 @@ def improve(cases: Cases, book: Book | None, state: State, exact: bool) -> State
     """
     trial, at, seconds = state.trial, state.at.copy(), state.seconds.copy()
     active = np.nonzero(np.isfinite(seconds))[0]
+    at_once = 1
     while len(active):
         some = cases.take(active)
         if book is None:
-            pages = neighbours(some, trial.solution.layout.layers[active])
-            here, moves = np.zeros_like(at[active]), steps_between(some, trial.solution.layout.layers[active])
+            layers = trial.solution.layout.layers[active]
+            pages, moves = neighbours(some, layers), steps_between(some, layers)
         else:
-            pages, here = _part(book, some, active), at[active]
-            moves = steps_along(pages, here)
-        found, best = _best(pages, here, moves, seconds[active], exact)
-        better = best < seconds[active] * (1 - EQUAL)
-        rows = np.nonzero(better)[0]
-        if not len(rows):
-            break
-        turned = moves.take(found[rows])
-        new_at = turned.pages(here)
-        new = pages.layouts(turned.case, new_at)
-        changed = active[rows]
-        trial = _put(trial, changed, new)
-        if book is not None:
-            at[changed] = new_at
-        seconds[changed] = best[rows]
-        active = changed
+            pages = part_of(book, some, active)
+            moves = steps_along(pages, at[active], at_once)
+        found, best = _best(pages, moves, seconds[active], exact)
+        rows = np.nonzero(best < seconds[active] * (1 - EQUAL))[0]
+        if len(rows):
+            turned = moves.take(found[rows])
+            changed = active[rows]
+            trial = _put(trial, changed, pages.layouts(turned.case, turned.pages))
+            if book is not None:
+                at[changed] = turned.pages
+            seconds[changed] = best[rows]
+        active = active[rows]
+        if at_once == 2:
+            at_once = 1
+        elif not len(active) and exact and book is not None and at.shape[1] <= PAIRS:
+            # where no layer helps alone, two together may
+            at_once, active = 2, np.nonzero(np.isfinite(seconds))[0]
     return State(trial, at, seconds)
 
 
-def _part(book: Book, cases: Cases, rows: Ints) -> Book:
+def part_of(book: Book, cases: Cases, rows: Ints) -> Book:
+    """The pages of some cases."""
     if len(rows) == len(book.cases):
         return book
     index = (rows[:, None] * book.pages + np.arange(book.pages)).reshape(-1)
-    return Book(cases, book.trial.take(index), book.pages, book.seconds[index])
+    return book.take(cases, index)
 
 
 def _put(trial: Trial, rows: Ints, new: Trial) -> Trial:
@@ -91,40 +97,30 @@ def _put(trial: Trial, rows: Ints, new: Trial) -> Trial:
     return Trial.concat([trial, new]).take(order)
 
 
-def _best(
-    book: Book, at: Ints, moves: Moves, limit: Floats, exact: bool
-) -> tuple[Ints, Floats]:
+def _best(book: Book, moves: Moves, limit: Floats, exact: bool) -> tuple[Ints, Floats]:
     """((C,) best move of each case, (C,) its seconds); infinite where none beats the limit."""
-    cases = book.cases
-    best, found = limit * (1 - EQUAL), np.zeros(len(at), np.int64)
-    keep = np.nonzero(_hopeful(book, at, moves, best))[0]
+    best, found = limit * (1 - EQUAL), np.zeros(len(limit), np.int64)
+    keep = np.nonzero(_hopeful(book, moves, best))[0]
     bound = np.full(len(keep), np.inf)
     for start in range(0, len(keep), CHUNK):
         part = slice(start, start + CHUNK)
-        some = moves.take(keep[part])
-        bound[part] = _time(cases, book, some, at, exact=False)
+        bound[part] = _time(book, moves.take(keep[part]), exact=False)
     good = bound < best[moves.case[keep]]
     keep, bound = keep[good], bound[good]
+    value = np.full(len(limit), np.inf)
     if not exact:
-        order = np.lexsort((keep, bound, moves.case[keep]))
-        case = moves.case[keep[order]]
-        first = np.nonzero(np.r_[True, case[1:] != case[:-1]])[0] if len(order) else order
-        value = np.full(len(at), np.inf)
-        value[case[first]] = bound[order[first]]
-        found[case[first]] = keep[order[first]]
+        head = _heads(moves.case[keep], bound, keep)
+        value[moves.case[keep[head]]] = bound[head]
+        found[moves.case[keep[head]]] = keep[head]
         return found, value
-    value = np.full(len(at), np.inf)
-    several, looks = cases.problem.key.chunks > 1, 0
+    several, looks = book.cases.problem.key.chunks > 1, 0
     while len(keep) and (looks < LOOKS or not several):
         looks += 1
         now = _first_of_each(moves.case[keep], bound, keep)
         some = moves.take(keep[now])
-        seconds = _time(cases, book, some, at, exact=True)
-        order = np.lexsort((keep[now], seconds, some.case))
-        case = some.case[order]
-        head = order[np.r_[True, case[1:] != case[:-1]]]
-        won = seconds[head] < best[some.case[head]]
-        which = head[won]
+        seconds = _time(book, some, exact=True)
+        head = _heads(some.case, seconds, keep[now])
+        which = head[seconds[head] < best[some.case[head]]]
         best[some.case[which]] = value[some.case[which]] = seconds[which]
         found[some.case[which]] = keep[now][which]
         left = np.ones(len(keep), bool)
@@ -135,36 +131,34 @@ def _best(
     return found, value
 
 
-def _time(cases: Cases, book: Book, moves: Moves, at: Ints, *, exact: bool) -> Floats:
+def _time(book: Book, moves: Moves, *, exact: bool) -> Floats:
     """(M,) seconds of the partitions that moves lead to."""
-    rows, key = book.rows(moves.case, moves.pages(at)), cases.problem.key
-    stages = np.tile(rows, (1, key.chunks))
-    columns = np.arange(key.stages)
+    rows, key = book.rows(moves.case, moves.pages), book.cases.problem.key
+    stages = np.tile(rows, (1, key.chunks)), np.arange(key.stages)
     trial = book.trial
-    return cases.steps(
-        moves.case, trial.solution.layout.layers[stages, columns], trial.forward[stages, columns],
-        trial.backward[stages, columns], exact,
+    ends = book.cases.ends(
+        moves.case, trial.solution.layout.layers[stages], trial.forward[stages],
+        trial.backward[stages], exact,
     )  # fmt: skip
+    return np.asarray((ends + book.tail[rows, np.arange(key.ranks)]).max(axis=1))
 
 
-def _hopeful(book: Book, at: Ints, moves: Moves, limit: Floats) -> Bools:
-    """(M,) moves after which everything fits and no rank alone has too much work."""
-    size, ranks = at.shape
-    case = np.arange(size)
-    now = book.seconds[book.rows(case, at), np.arange(ranks)]
-    rows = moves.case * book.pages
-    one = book.seconds[rows + moves.one_page, moves.one]
-    two = book.seconds[rows + moves.two_page, moves.two]
-    # the slowest of the other ranks is among the three slowest
-    order = np.argsort(-now, axis=1, kind="stable")[:, : min(3, ranks)]
-    others = np.zeros(len(moves.case))
-    for turn in range(order.shape[1] - 1, -1, -1):
-        rank = order[moves.case, turn]
-        other = (rank != moves.one) & (rank != moves.two)
-        others = np.where(other, now[moves.case, rank], others)
-    slowest = np.maximum(others, np.maximum(one, two))
-    m = book.cases.problem.key.micro_batches
-    return np.asarray(m * slowest < limit[moves.case])
+def _hopeful(book: Book, moves: Moves, limit: Floats) -> Bools:
+    """(M,) moves after which everything fits, and whose ranks have not too much work for themselves."""
+    problem = book.cases.problem
+    here = book.rows(moves.case, moves.pages), np.arange(problem.key.ranks)
+    busy = book.seconds[here]
+    good = np.isfinite(busy).all(axis=1)
+    ends = problem.composer.glance(problem.key, busy, book.first[here])
+    step = (ends + book.tail[here]).max(axis=1) * (1 - BOUND_SLACK)
+    return np.asarray(good & (step < limit[moves.case]))
+
+
+def _heads(case: Ints, value: Floats, tie: Ints) -> Ints:
+    """Indices of the least value of each case."""
+    order = np.lexsort((tie, value, case))
+    ordered = case[order]
+    return np.asarray(order[np.r_[True, ordered[1:] != ordered[:-1]]] if len(order) else order)
 
 
 def _first_of_each(case: Ints, bound: Floats, tie: Ints) -> Ints:

@@ -78,6 +78,23 @@ def _widest(problem: Problem, box: Box, peaks: Peaks, totals: Ints) -> tuple[Int
     high = np.minimum(high, problem.layers - low.sum() + low)
     totals = np.clip(totals, low, high)
     now = peaks(problem, packed(problem, box, totals))
+    # where every rank is over, one has as many layers or more in any partition
+    some = np.nonzero((now <= budget).any(axis=1) | (totals.sum(axis=1) != problem.layers))[0]
+    if len(some) < len(totals):
+        if not len(some):
+            return some, totals[:0]
+        at, room = _room(problem.take(some), box, peaks, totals[some], now[some])
+        return some[at], room
+    return _room(problem, box, peaks, totals, now)
+
+
+def _room(
+    problem: Problem, box: Box, peaks: Peaks, totals: Ints, now: Floats
+) -> tuple[Ints, Ints]:
+    """`_widest` from (K, ranks) layers and their bytes."""
+    key, budget = problem.key, problem.budget[:, None]
+    low, high = on_ranks(box.low[None], key)[0], on_ranks(box.high[None], key)[0]
+    high = np.minimum(high, problem.layers - low.sum() + low)
     more = peaks(problem, packed(problem, box, totals + 1))
     slope = np.maximum(more - now, 1.0)
     cap = totals + np.floor((budget - now) / slope).astype(np.int64)
@@ -159,5 +176,3 @@ def even_chunks(problem: Problem, box: Box, totals: Ints) -> Ints:
         counts[row, chunk[row, rank], rank] += 1
         left[row, rank] -= 1
     return np.asarray(counts.reshape(len(totals), -1))
-
-

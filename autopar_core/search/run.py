@@ -79,7 +79,7 @@ def search(
         batch, estimator, workers=processes, chunk_rows=chunk_rows, progress=progress
     )
     found = _Found.of(batch, estimates, job, ())
-    exact = _exact_set(found, contexts, estimator, ranker)
+    exact = _exact_set(found, contexts, estimator, ranker, processes)
     if len(exact.repeated):
         found = _Found.of(batch, estimates, job, (repeated_plans(exact.repeated),))
     return _result(contexts, generation, found, exact, ranker, Describer(estimator))
@@ -167,7 +167,9 @@ class _Exact:
     repeated: Ints
 
 
-def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: Picked) -> _Exact:
+def _exact_set(
+    found: _Found, contexts: Contexts, estimator: Estimator, ranker: Picked, workers: int
+) -> _Exact:
     """Search what may belong to the top-k, the front, or the best of each degree value."""
     estimates = found.estimates
     feasible = np.nonzero(found.verdicts.feasible)[0]
@@ -182,7 +184,7 @@ def _exact_set(found: _Found, contexts: Contexts, estimator: Estimator, ranker: 
     contest = Contest(
         found.batch, estimates, feasible, estimator, key, ranker.thing.monotone,
         [found.batch[d.degree.name][feasible] for d in contexts.dimensions.values()],
-        contexts.job.space,
+        contexts.job.space, workers,
     )  # fmt: skip
     won = contest.winners()
     seconds = estimates.seconds.copy()

@@ -9,34 +9,34 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar_core.domain.arrays import Bools, Ints
+from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.space import Plan
 from autopar_core.search.book import Book, by_chunks, joined, ladders
 from autopar_core.search.boxes import Box, Space, space
 from autopar_core.search.cases import Cases, Trial
 from autopar_core.search.choices import choices
-from autopar_core.search.moves import State, improve
+from autopar_core.search.moves import State, improve, part_of
 from autopar_core.search.problem import Problem, Solution
 from autopar_core.search.starts import levels, slowest_least, sum_least
 from autopar_core.search.survey import survey
 
 
-# Pages of a ladder: so many times the even share, and some more, before every number is tried.
-WINDOW, MARGIN = 1.5, 3
+# Layers of a rank that are tabulated: so many times the even share, or so many; every number where the
+# balance asks for more.
+WINDOW, LEAST = 1.75, 16
+# Of the choices of recompute of a row so many are searched whose starts are no more than this share
+# slower than its best start.
+RIVALS, BEHIND = 4, 0.1
 # Cells (cases x pages x stages) that are tabulated at once.
 CELLS = 2**19
 
 
-def solve(
-    problem: Problem, partition: Plan, recompute: Plan, *, thorough: bool = True
-) -> Solution:
+def solve(problem: Problem, partition: Plan, recompute: Plan) -> Solution:
     """The layout of every row: the fastest that fits, else what the survey says of the miss.
 
     Args:
         problem: Rows that share their schedule key.
         partition, recompute: The plans.
-        thorough: With several chunks per rank, try every layer on every chunk; else keep to chunks
-            that are level or packed.
     """
     solution = survey(problem, partition, recompute)
     found = space(problem.composer, problem.key, problem.layers, partition)
@@ -48,7 +48,7 @@ def solve(
     step = max(1, CELLS // (problem.key.stages * _pages(problem, found)))
     for start in range(0, len(rows), step):
         some = rows[start : start + step]
-        best = _fastest(problem.take(some), found, recompute, solution.take(some), thorough)
+        best = _fastest(problem.take(some), found, recompute, solution.take(some))
         solution.put(some, best)
     return solution
 
@@ -56,15 +56,15 @@ def solve(
 def _pages(problem: Problem, found: Space) -> int:
     if found.fixed is not None:
         return 1
-    return int(WINDOW * problem.layers / problem.key.ranks) + MARGIN
+    return min(problem.layers, max(LEAST, int(WINDOW * problem.layers / problem.key.ranks))) + 1
 
 
-def _fastest(
-    problem: Problem, found: Space, plan: Plan, known: Solution, thorough: bool
-) -> Solution:
+def _fastest(problem: Problem, found: Space, plan: Plan, known: Solution) -> Solution:
     """The fastest layout of rows that have a layout that fits."""
     most = problem.layers // problem.key.stages * 2 + 2
-    options = choices(problem, plan, most if found.fixed is None else int(known.layout.layers.max()))
+    options = choices(
+        problem, plan, most if found.fixed is None else int(known.layout.layers.max())
+    )
     boxes = found.boxes
     if found.fixed is not None:
         boxes = (Box(found.fixed, found.fixed),)
@@ -75,7 +75,7 @@ def _fastest(
     elif found.listed is not None:
         state = _listed(cases, found.listed)
     else:
-        state = _searched(cases, thorough)
+        state = _searched(cases, per_row)
     rows = np.arange(len(problem))
     given = Cases.of(problem, options[:1], boxes[:1])
     first = cases_of(known, given)
@@ -131,7 +131,11 @@ def _listed(cases: Cases, listed: Ints) -> State:
             break
         flat = rows * number + at[rows]
         seconds = cases.steps(
-            rows, trial.solution.layout.layers[flat], trial.forward[flat], trial.backward[flat], True
+            rows,
+            trial.solution.layout.layers[flat],
+            trial.forward[flat],
+            trial.backward[flat],
+            True,
         )
         better = seconds < best[rows]
         best[rows[better]], chosen[rows[better]] = seconds[better], at[rows[better]]
@@ -141,15 +145,41 @@ def _listed(cases: Cases, listed: Ints) -> State:
     )  # fmt: skip
 
 
-def _searched(cases: Cases, thorough: bool) -> State:
-    """Balance and local search of open partitions."""
+def _searched(cases: Cases, per_row: int) -> State:
+    """Balance and local search of open partitions; ``per_row`` cases of a row follow each other."""
     key, layers = cases.problem.key, cases.problem.layers
-    pages = min(layers, int(WINDOW * layers / key.ranks) + MARGIN) + 1
+    pages = min(layers, max(LEAST, int(WINDOW * layers / key.ranks))) + 1
     books, starts = _starts(cases, pages)
     edge = np.asarray([(at >= pages - 2).any(axis=1) | ~ok for _, at, ok in starts]).all(axis=0)
     if edge.any() and pages <= layers:
         books, starts = _starts(cases, layers + 1)
     state, book = _best_start(cases, books, starts)
+    kept = _promising(state.seconds, per_row)
+    if len(kept) == len(cases):
+        return _downhill(cases, book, state)
+    found = _downhill(
+        cases.take(kept), part_of(book, cases.take(kept), kept),
+        State(state.trial.take(kept), state.at[kept], state.seconds[kept]),
+    )  # fmt: skip
+    order = np.arange(len(cases))
+    order[kept] = len(cases) + np.arange(len(kept))
+    seconds = state.seconds.copy()
+    seconds[kept] = found.seconds
+    return State(Trial.concat([state.trial, found.trial]).take(order), state.at, seconds)
+
+
+def _promising(seconds: Floats, per_row: int) -> Ints:
+    """Cases from which their row's fastest layout may come: the best starts of each row."""
+    table = seconds.reshape(-1, per_row)
+    best = table.min(axis=1, keepdims=True)
+    rank = np.argsort(np.argsort(table, axis=1, kind="stable"), axis=1)
+    keep = (rank < RIVALS) & (table <= best * (1 + BEHIND))
+    return np.nonzero((keep & np.isfinite(table)).reshape(-1))[0]
+
+
+def _downhill(cases: Cases, book: Book, state: State) -> State:
+    """Local search from one start of each case."""
+    key = cases.problem.key
     # downhill on bounds, which are close, then on the true end from the better of both
     rows = np.arange(len(cases))
     layout = state.trial.solution.layout
@@ -166,9 +196,7 @@ def _searched(cases: Cases, thorough: bool) -> State:
     at = np.where(better[:, None], again.at, state.at)
     seconds = np.where(better, again.seconds, state.seconds)
     state = State(trial, at, seconds)
-    if key.chunks == 1:
-        return improve(cases, book, state, exact=True)
-    return improve(cases, None, state, exact=True) if thorough else state
+    return improve(cases, book if key.chunks == 1 else None, state, exact=True)
 
 
 Start = tuple[Book, Ints, Bools]
@@ -191,9 +219,7 @@ def _starts(cases: Cases, pages: int) -> tuple[list[Book], list[Start]]:
     return books, made
 
 
-def _best_start(
-    cases: Cases, books: list[Book], starts: list[Start]
-) -> tuple[State, Book]:
+def _best_start(cases: Cases, books: list[Book], starts: list[Start]) -> tuple[State, Book]:
     """The start of each case that bounds say is fastest, timed, and one book of the ladders."""
     rows = np.arange(len(cases))
     bounds = []
@@ -215,5 +241,3 @@ def _best_start(
     state = _timed(cases, chosen.layouts(rows, at), at)
     value = np.stack(bounds)[best, rows]
     return State(state.trial, at, np.where(np.isfinite(value), state.seconds, np.inf)), chosen
-
-

@@ -8,17 +8,18 @@ for good is the verdict: a row is over the limit only if no partition with any r
 from __future__ import annotations
 
 import numpy as np
+from attrs import evolve
 
 from autopar_core.compose.layout import Layout
 from autopar_core.domain.arrays import Floats, Ints
 from autopar_core.domain.space import Plan
 from autopar_core.domain.terms import MODES
-from autopar_core.search.boxes import Space, space
+from autopar_core.search.boxes import Box, Space, space
 from autopar_core.search.choices import EVERY, Uniform, settle
-from autopar_core.search.clock import on_ranks, stage_seconds
+from autopar_core.search.clock import clock, on_ranks, stage_seconds
 from autopar_core.search.least import balanced_with_recompute
 from autopar_core.search.problem import Problem, Solution, stage_costs
-from autopar_core.search.room import even_chunks, hopeless, spread, widest
+from autopar_core.search.room import even_chunks, hopeless, packed, spread, widest
 
 
 def survey(problem: Problem, partition: Plan, recompute: Plan) -> Solution:
@@ -53,24 +54,44 @@ def _level(
         return
     part, box = problem.take(rows), found.boxes[0]
     totals = balanced_with_recompute(part, box, unit[rows], on_ranks(extra[rows], key))
-    counts = totals if key.chunks == 1 else even_chunks(part, box, totals)
-    moved = np.nonzero((counts != layout.layers[rows]).any(axis=1))[0]
-    if not len(moved):
-        return
-    rows, part = rows[moved], part.take(moved)
-    made = settle(part, counts[moved], plan, thorough=False)
-    fits = (made.peaks <= part.budget[:, None]).all(axis=1) & made.possible
-    now, new = (
-        on_ranks(sum(stage_seconds(key, part.time, one)), key).max(axis=1)
-        for one in (layout.take(rows), made.layout)
-    )
-    at = np.nonzero(fits & (new < now))[0]
-    solution.put(rows[at], made.take(at))
+    tried = [totals if key.chunks == 1 else even_chunks(part, box, totals)]
+    if key.chunks > 1:
+        tried.append(_packed_where_full(part, box, layout.layers[rows]))
+    best = _bound(part, solution.take(rows))
+    for counts in tried:
+        moved = np.nonzero((counts != layout.layers[rows]).any(axis=1))[0]
+        if not len(moved):
+            continue
+        some = part.take(moved)
+        made = settle(some, counts[moved], plan, thorough=False)
+        fits = (made.peaks <= some.budget[:, None]).all(axis=1) & made.possible
+        bound = np.where(fits, _bound(some, made), np.inf)
+        at = np.nonzero(bound < best[moved])[0]
+        solution.put(rows[moved[at]], made.take(at))
+        best[moved[at]] = bound[at]
 
 
-def _settled(
-    problem: Problem, counts: Ints, plan: Plan, *, thorough: bool
-) -> Solution:
+def _packed_where_full(problem: Problem, box: Box, counts: Ints) -> Ints:
+    """The same layers of every rank; on chunks that keep less alive where a rank would recompute."""
+    key = problem.key
+    other = packed(problem, box, on_ranks(counts, key))
+    full = problem.peaks(Layout.plain(counts)) > problem.budget[:, None]
+    return np.where(np.tile(full, (1, key.chunks)), other, counts)
+
+
+def _bound(problem: Problem, solution: Solution) -> Floats:
+    """(K,) bound of the step with as few micro-batches as show all moments.
+
+    Rows that share their moments may differ in their micro-batches: a row's layout must not depend
+    on which rows are beside it.
+    """
+    key = evolve(problem.key, micro_batches=problem.situation.key.micro_batches)
+    layout, time = solution.layout, problem.time
+    seconds = stage_seconds(key, time, layout)
+    return clock(problem.composer, key, time, layout.layers, *seconds, exact=False).step
+
+
+def _settled(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool) -> Solution:
     """`settle`, with as much recompute as there is on rows that nothing can save."""
     lost = hopeless(problem)
     if plan.kind != "auto" or not problem.modes or not lost.any():
@@ -80,10 +101,10 @@ def _settled(
     rows, others = np.nonzero(lost)[0], np.nonzero(~lost)[0]
     part = problem.take(rows)
     miss = Uniform(Plan(), **{mode: most}).solve(part, counts[rows])
-    layout = Layout.plain(counts.copy())
     solution = Solution(
-        layout, np.zeros((len(problem), problem.key.ranks)), np.ones(len(problem), bool)
-    )
+        Layout.plain(counts.copy()), np.zeros((len(problem), problem.key.ranks)),
+        np.ones(len(problem), bool),
+    )  # fmt: skip
     solution.put(rows, miss)
     if len(others):
         made = settle(problem.take(others), counts[others], plan, thorough=thorough)
@@ -161,5 +182,3 @@ def _keep(part: Problem, solution: Solution, rows: Ints, counts: Ints, plan: Pla
     had = (solution.peaks[rows] <= part.budget[:, None]).all(axis=1) & solution.possible[rows]
     at = np.nonzero(fits & ~had)[0]
     solution.put(rows[at], made.take(at))
-
-

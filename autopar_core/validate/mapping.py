@@ -267,6 +267,7 @@ def _tables(run: Run, systems: Profiles, framework: str, split: list[int]) -> di
     if isinstance(plan, dict) and "every" not in plan:
         # no setting of the framework says so; the run states it layer by layer
         change = deep_merge(change, {"core": {"recompute_granularity": "stage"}})
+    change = deep_merge(change, dictionary()["stated_split"].get(framework, {}))
     if 0 in split:
         change = deep_merge(change, dictionary()["empty_stages"])
     profile: dict[str, Any] = {"name": framework}

@@ -126,11 +126,13 @@ class PipelineComposer:
         """(F, S) the only partitions that the framework can spell; None when it can spell any."""
         return self.speller.listed(key.ranks, key.chunks, layers)
 
+    def glance(self, key: ScheduleKey, busy: Floats, first: Floats) -> Floats:
+        """(K, ranks) a cheap bound of each rank's end, see ``floors``."""
+        return floors.glance(_name(key), key.micro_batches, busy, first)
+
     def floor(self, key: ScheduleKey, slowest: Floats, total: Floats) -> Floor:
         """Bounds of every partition, see ``floors``."""
-        group = group_size(
-            _name(key), key.ranks, key.chunks, key.micro_batches, self._group(key)
-        )
+        group = group_size(_name(key), key.ranks, key.chunks, key.micro_batches, self._group(key))
         return floors.floor(
             _name(key), key.ranks, key.chunks, key.micro_batches, group, slowest, total
         )

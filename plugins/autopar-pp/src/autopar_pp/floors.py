@@ -15,9 +15,9 @@ As a function of ``later`` this is least between k min(f, b) and k max(f, b), so
 the last line also gives T >= w + (m - 1) t + (w - p t). With m <= p micro-batches both waits may be one
 and the same: T >= w + (m - 1) t / 2.
 
-Interleaved, groups of p micro-batches. Before rank r starts chunk c, the first micro-batch has passed all
-virtual stages before it, and the rank has run p micro-batches of each earlier chunk: it has idled for what
-is left. Summed over ranks the p micro-batches cancel what the earlier chunks take on all ranks, and what
+Interleaved, groups of p micro-batches. Before rank r starts chunk c, the first micro-batch has
+passed all virtual stages before it, and the rank has run p micro-batches of each earlier chunk: it
+has idled for what is left. Summed over ranks the p micro-batches cancel what the earlier chunks take on all ranks, and what
 remains, averaged over ranks and chunks, is sum_j (p - 1 - j) f_j / (p v); the same with backwards at the
 end. So T >= sum_j (m / p + (p - 1 - j) / (p v)) t_j, which for equal ranks is (m + F) w / p with
 F = (p - 1) / (2 v). Where the slowest rank takes d more than w / p, that sum is least with all ranks but
@@ -74,3 +74,23 @@ def floor(
     if schedule == "interleaved":
         return Floor(np.maximum(total, mean), alone, float(m), 0)
     return Floor(mean, alone, float(m), None)
+
+
+def glance(schedule: str, m: int, busy: Floats, first: Floats) -> Floats:
+    """A bound of the end of every rank in a few operations.
+
+    A rank does all its work. Before it starts, the first micro-batch has passed chunk 0 of the ranks ahead
+    of it; after its last backward, which is that of the last micro-batch on chunk 0 where backwards are
+    not split, the gradient passes them again, and rank 0 ends last.
+
+    Args:
+        schedule: One of `autopar_pp.orders.SCHEDULES`.
+        m: Micro-batches.
+        busy: (K, p) seconds of a micro-batch on each rank.
+        first: (K, p) seconds of a micro-batch on chunk 0 of each rank.
+    """
+    ends = m * busy
+    if schedule in ("1f1b", "gpipe", "interleaved"):
+        ahead = np.cumsum(first, axis=1) - first
+        ends[:, 0] = (ends + ahead).max(axis=1)
+    return np.asarray(ends)
