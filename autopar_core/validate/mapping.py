@@ -84,7 +84,8 @@ def map_run(run: Run, systems: Profiles) -> Mapped:
     chunks = max(1, run.whole("vpp", 1))
     layers, ranks = run.whole("num_layers"), degrees[roles["stages"]]
     stage = _stage(run, ranks)
-    split = stage_split(run, layers, ranks, chunks, entry.get("split", "even"))
+    parts = degrees[roles["tensor"]]
+    split = stage_split(run, layers, ranks, chunks, entry.get("split", "even"), parts)
     fields = {words["degrees"][column]: value for column, value in degrees.items()}
     fields |= _fields(run, entry, degrees, chunks)
     return Mapped(
@@ -145,32 +146,36 @@ def even_split(layers: int, stages: int) -> list[int]:
     return [base + (stage < extra) for stage in range(stages)]
 
 
-def cost_split(run: Run, layers: int, stages: int) -> list[int]:
+def cost_split(run: Run, layers: int, stages: int, parts: int = 1) -> list[int]:
     """Layers until their parameters pass a stage's share of all, where the head counts as well.
 
     The first stage whose share is passed ends there, so early stages take more: nanotron's
-    ``build_model`` with the block costs of its Llama model (4 h^2 + 3 h ffn a layer, h vocab the head).
+    ``build_model`` with the block costs of its Llama model (4 h x width of the heads + 3 h ffn a layer,
+    h x vocab the head). ``parts`` is what the rows of the vocabulary are padded to a multiple of.
     """
     hidden = run.whole("hidden")
-    layer = 4 * hidden * hidden + 3 * hidden * run.whole("ffn_hidden")
-    share = (layers * layer + hidden * run.whole("vocab")) / stages
+    width = run.whole("heads") * run.whole("head_dim") or hidden
+    layer = 4 * hidden * width + 3 * hidden * run.whole("ffn_hidden")
+    total = layers * layer + hidden * -(-run.whole("vocab") // parts) * parts
     split = [0] * stages
     stage = 0
     for count in range(1, layers + 1):
         split[stage] += 1
-        if count * layer > share * (stage + 1) and stage < stages - 1:
+        if count * layer * stages > total * (stage + 1) and stage < stages - 1:
             stage += 1
     return split
 
 
-def stage_split(run: Run, layers: int, ranks: int, chunks: int, rule: str) -> list[int]:
+def stage_split(
+    run: Run, layers: int, ranks: int, chunks: int, rule: str, parts: int = 1
+) -> list[int]:
     """Layers of every virtual stage, chunk by chunk: as stated, else by the framework's rule."""
     stages = ranks * chunks
     stated = [int(each) for each in re.findall(r"\d+", run.text("stage_layers"))]
     if len(stated) == stages and sum(stated) == layers:
         return stated
     if rule == "costs" and not stated:
-        return cost_split(run, layers, stages)
+        return cost_split(run, layers, stages, parts)
     rules = [ends_split, even_split] if rule == "ends" else [even_split, ends_split]
     splits = [each(layers, stages) for each in rules]
     if len(stated) == 1 and run.text("measured_stage"):

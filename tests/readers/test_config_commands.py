@@ -268,3 +268,75 @@ def test_model_shows_the_whole_file_with_places(run: Any) -> None:
     code, out, _ = run("model", "today.yaml")
     assert "Strategy" in out
     assert "line 7, parallelism.tp" in out
+
+
+MINDFORMERS = """runner_config: {batch_size: 1}
+use_parallel: True
+parallel: {parallel_mode: 1, full_batch: True, enable_parallel_optimizer: True}
+parallel_config: {data_parallel: 2, model_parallel: 4, pipeline_stage: 2, micro_batch_num: 8}
+recompute_config: {recompute: True}
+model:
+  model_config: {type: LlamaConfig, seq_length: 4096, hidden_size: 1024, num_layers: 16,
+    num_heads: 16, n_kv_heads: 8, intermediate_size: 4096, vocab_size: 32000, compute_dtype: bfloat16}
+"""
+
+
+def test_a_tuner_request_replaces_the_batch_of_the_file_that_it_names(run: Any) -> None:
+    """64 sequences over dp 2 in micro-batches of 1 are 32 of them, whatever 8 the YAML says."""
+    Path("base.yaml").write_text(MINDFORMERS)
+    Path("tuner.json").write_text('{"rank_num": 16, "gbs": 64, "yaml_path": "./base.yaml"}')
+    system = ("--set", "cluster.system=ascend-910b")
+    made = document(run, "estimate", "--from-config", "tuner.json", *system)
+    (strategy,) = made["top_k_strategies"]
+    assert (strategy["dp_degree"], strategy["micro_batch_num"]) == (2, 32)
+    _, out, _ = run("model", "tuner.json")
+    assert "micro_batch_num 8 is left open" in " ".join(out.split())
+
+
+MEGATRON = """torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py \\
+  --num-layers 16 --hidden-size 1024 --ffn-hidden-size 4096 --num-attention-heads 16 \\
+  --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000 --swiglu \\
+  --position-embedding-type rope --normalization RMSNorm --disable-bias-linear --bf16 \\
+  --untie-embeddings-and-output-weights --pipeline-model-parallel-size 4 \\
+  --num-virtual-stages-per-pipeline-rank 2 --micro-batch-size 1 --global-batch-size 32 \\
+  --use-distributed-optimizer --microbatch-group-size-per-virtual-pipeline-stage {group} {more}
+"""
+
+
+def test_groups_of_interleaving_come_in_and_go_out(run: Any, tmp_path: Path) -> None:
+    """Groups of 8 keep more micro-batches in flight than groups of the 4 ranks."""
+    held = {}
+    for group in (4, 8):
+        Path("run.sh").write_text(MEGATRON.format(group=group, more=""))
+        made = document(run, "estimate", "--from-config", "run.sh", "--set",
+                        "cluster.system=h100-sxm-80gb")  # fmt: skip
+        held[group] = made["top_k_strategies"][0]["memory_cost"]
+    assert held[8] > held[4]
+    out = tmp_path / "out"
+    fixed = ("--fix", "schedule=interleaved", "--fix", "pp=4", "--fix", "vpp=2", "--fix", "tp=1")
+    code, _, err = run("search", "rest.toml", "--compare", "run.sh", *fixed, "--top-k", "1",
+                       "--no-charts", "--out", str(out))  # fmt: skip
+    assert code == 0, err
+    code, text, err = run("export", str(out), "--to", "megatron")
+    assert code == 0, err
+    assert "--microbatch-group-size-per-virtual-pipeline-stage 8\n" in text
+    code, text, err = run("export", str(out), "--to", "megatron-bridge")
+    assert code == 0, err
+    assert "microbatch_group_size_per_vp_stage=8," in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--fp8-format hybrid --fp8-recipe blockwise", "no precision 'fp8-blockwise'"),
+        ("--fp8-format hybrid --fp8-recipe custom", "no precision 'fp8-custom'"),
+    ],
+)
+def test_a_recipe_that_the_profile_lacks_is_refused_by_its_name(
+    run: Any, flags: str, said: str
+) -> None:
+    Path("run.sh").write_text(MEGATRON.format(group=4, more=flags))
+    code, _, err = run("estimate", "--from-config", "run.sh", "--set", "cluster.system=h100-sxm-80gb")
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from attrs import evolve
 
 from autopar_core.api import CannotExpress, ModelConfig
 from autopar_core.testing import Space, run_search
+from autopar_core.validate.mapping import cost_split
+from autopar_core.validate.rows import read_runs
 from autopar_formats import nanotron_read, nanotron_write
 from autopar_formats.nanotron_split import padded_vocab, split
 
@@ -43,6 +46,31 @@ tokens:
 SHAPE = ModelConfig(
     num_layers=4, hidden=8, ffn_hidden=16, heads=2, kv_heads=2, vocab=48, head_dim=4
 )
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_measured_runs_are_mapped_with_the_split_that_a_search_takes() -> None:
+    """The core maps runs without this plugin; both follow nanotron's build_model."""
+    shapes = set()
+    for run in read_runs([ROOT / "tests" / "data" / "measured" / "measured_sweeps.tsv"]):
+        stages, tensor = run.whole("pp", 1), run.whole("tp", 1)
+        if run.text("framework") != "nanotron" or stages == 1:
+            continue
+        heads, hidden, vocab = run.whole("heads"), run.whole("hidden"), run.whole("vocab")
+        layers, ffn = run.whole("num_layers"), run.whole("ffn_hidden")
+        shape = (layers, hidden, ffn, heads, vocab, stages, tensor)
+        if shape in shapes:
+            continue
+        shapes.add(shape)
+        model = ModelConfig(
+            num_layers=layers, hidden=hidden, ffn_hidden=ffn, heads=heads, kv_heads=heads, vocab=vocab,
+            head_dim=run.whole("head_dim") or hidden // heads,
+        )  # fmt: skip
+        theirs = split(model, stages, padded_vocab(vocab, 1, tensor))
+        assert tuple(cost_split(run, layers, stages, tensor)) == theirs, shape
+    assert len(shapes) > 50
 
 
 def test_layers_are_dealt_by_cost() -> None:
@@ -224,3 +252,18 @@ def test_context_parallelism_takes_the_class_that_reads_it() -> None:
     text = nanotron_write.export(space.request(0, None, -1, "none"))["config.yaml"]
     assert "is_qwen2_config: true" in text
     assert "_attn_implementation: ring_flash_triton" in text
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zbv"])
+def test_split_backwards_are_refused(schedule: str) -> None:
+    space = Space.of({
+        "framework": {"name": "generic"},
+        "search": {"pp": 2, "tp": 1, "cp": 1, "zero": 1, "schedule": schedule},
+    })  # fmt: skip
+    with pytest.raises(CannotExpress, match=f"nanotron has no {schedule}") as caught:
+        nanotron_write.export(space.request(0, None, -1, "none"))
+    job = space.contexts.job
+    nearest = caught.value.nearest
+    assert nearest["schedule"] == "1f1b"
+    theirs = split(job.model, 2, padded_vocab(job.model.vocab, 1, 1))
+    assert nearest["stage_partition"] == list(theirs)

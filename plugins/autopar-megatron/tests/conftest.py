@@ -69,6 +69,7 @@ def request_of() -> RequestOf:
         full: Sequence[int] = (),
         selective: Sequence[int] = (),
         sections: Mapping[str, Mapping[str, Any]] | None = None,
+        plugins: Mapping[str, Mapping[str, Any]] | None = None,
         **fields: Any,
     ) -> ExportRequest:
         job = _job(framework)
@@ -106,7 +107,7 @@ def request_of() -> RequestOf:
                 seconds=1.5, low_seconds=1.3, high_seconds=1.7, memory_bytes=1 << 30,
                 limit_bytes=1 << 36,
             ),
-            header=HEADER,
+            plugins=plugins or {}, header=HEADER,
         )  # fmt: skip
 
     return made

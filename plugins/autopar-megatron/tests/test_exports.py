@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from autopar_core.api import CannotExpress
 from autopar_megatron.export_bridge import export_bridge
@@ -94,7 +95,8 @@ def test_nodes(request_of: Any) -> None:
     [
         ("bf16", {"--bf16": ""}), ("fp16", {"--fp16": "", "--accumulate-allreduce-grads-in-fp32": ""}),
         ("fp32", {}),
-        ("fp8", {"--bf16": "", "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"}),
+        ("fp8-delayed", {"--bf16": "", "--fp8-format": "hybrid", "--fp8-recipe": "delayed"}),
+        ("fp8-current", {"--bf16": "", "--fp8-format": "hybrid", "--fp8-recipe": "tensorwise"}),
         ("mxfp8", {"--bf16": "", "--fp8-format": "e4m3", "--fp8-recipe": "mxfp8"}),
         ("nvfp4", {"--bf16": "", "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}),
     ],
@@ -117,6 +119,18 @@ def test_virtual_stages(request_of: Any) -> None:
     assert flags(text(listed, export_mindspeed))["--num-layer-list"] == "3,4,4,5"
 
 
+@pytest.mark.parametrize("schedule", ["zbv", "zb-h1"])
+def test_a_split_backward_has_1f1b_as_its_nearest(schedule: str, request_of: Any) -> None:
+    request = request_of(**{**PIPELINE, "schedule": schedule})
+    if schedule == "zbv":  # by chunk and rank; a rank keeps its layers
+        rows = [[1, 2, 2, 2], [3, 2, 2, 2]]
+        request = evolve(request, strategy=evolve(request.strategy, stage_partition=rows))
+    with pytest.raises(CannotExpress, match=f"no {schedule}") as refusal:
+        export_megatron(request)
+    partition = {"stage_partition": [4, 4, 4, 4]} if schedule == "zbv" else {}
+    assert refusal.value.nearest == {"schedule": "1f1b", **partition}
+
+
 def test_fsdp(request_of: Any) -> None:
     request = request_of(dp_degree=8, zero_stage=3, shard_degree=4)
     written = flags(text(request))
@@ -131,8 +145,6 @@ def test_fsdp(request_of: Any) -> None:
 def test_rank_order(request_of: Any) -> None:
     request = request_of(**PIPELINE, dp_degree=2)
     assert "--use-tp-pp-dp-mapping" not in text(request)
-    from attrs import evolve
-
     inside = evolve(request, framework=evolve(request.framework, rank_order="tp-cp-pp-dp"))
     assert "--use-tp-pp-dp-mapping" in text(inside)
     assert "use_tp_pp_dp_mapping=True" in text(inside, export_bridge)
@@ -155,6 +167,8 @@ def test_rank_order(request_of: Any) -> None:
         ({**PIPELINE, "selective": [4, 4, 0, 0], "full": [0, 0, 4, 4]}, "layer_recompute",
          {"layer_recompute": "selective"}),
         ({**PIPELINE, "schedule": "gpipe"}, "schedule", {"schedule": "1f1b"}),
+        ({"precision": "fp8-delayed", "selective": [16]}, "layer_recompute",
+         {"precision": "fp8-current"}),
         ({"precision": "int8"}, "training.precision", {"precision": "bf16"}),
         ({"model": {"qk_norm": "full"}}, "model.qk_norm", {}),
         ({"model": {"norms_per_layer": 3}}, "model.norms_per_layer", {}),
@@ -188,8 +202,8 @@ def test_what_one_format_alone_lacks(request_of: Any) -> None:
     assert "--post-norm" in flags(text(request_of(**sandwich), export_mindspeed))
     with pytest.raises(CannotExpress, match="optimizer state only"):
         export_mindspeed(request_of(dp_degree=2, zero_stage=3, shard_degree=2))
-    with pytest.raises(CannotExpress, match="not in fp8"):
-        export_mindspeed(request_of(precision="fp8"))
+    with pytest.raises(CannotExpress, match="not in fp8-current"):
+        export_mindspeed(request_of(precision="fp8-current"))
     with pytest.raises(CannotExpress, match="not fp32"):
         export_bridge(request_of(precision="fp32"))
     learned = {"model": {"position": "learned", "position_rows": 8192}}

@@ -203,7 +203,7 @@ def test_d10_arrays_defaults_arithmetic_and_a_commented_flag(read: Any) -> None:
     assert strategy["micro_batch_num"] == 16
     assert strategy["sequence_parallel"] is False
     assert strategy["zero_stage"] == 1
-    assert tables["training"]["precision"] == "fp8"
+    assert tables["training"]["precision"] == "fp8-delayed"
     assert tables["cluster"]["devices"] == 8
 
 

@@ -79,20 +79,26 @@ def cases(draw: Any, framework: str) -> dict[str, Any]:
         stages = (1,) * (pp * vpp)
     stage = draw(st.sampled_from([0, 1] if mindspeed else [0, 1, 2, 3])) if dp * cp > 1 else 0
     shard = draw(st.sampled_from([n for n in (1, 2, 4) if dp % n == 0])) if stage else 1
-    precisions = ["bf16", "fp16"] if mindspeed else ["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+    precisions = ["bf16", "fp16"] if mindspeed else ["bf16", "fp16", "fp8-current", "fp8-delayed", "mxfp8", "nvfp4"]
+    precision, recompute = draw(st.sampled_from(precisions)), draw(recomputes(stages))
+    if precision == "fp8-delayed" and "selective" in recompute:  # refused, as Megatron does
+        recompute = {}
+    number = pp * draw(st.integers(1, 3))
+    # Groups of all micro-batches, or of the ranks, are legal for every number that is here.
+    group = draw(st.sampled_from([0, pp, number])) if vpp > 1 else 0
     seq_len = draw(st.sampled_from([2048, 8192]))
     rows = seq_len if framework == "megatron-bridge" else 8192
     return {
         "framework": framework,
         "model": draw(models(sum(stages), mindspeed, rows)),
         "seq_len": seq_len,
-        "precision": draw(st.sampled_from(precisions)),
-        "stages": stages, **draw(recomputes(stages)),
+        "precision": precision, "plugins": {"pp": {"group_size": group}},
+        "stages": stages, **recompute,
         "sections": {"tp": {"vocabulary_multiple": draw(st.sampled_from([1, 128]))},
                      "dp": {"overlap_gradients": draw(st.booleans())}},
         "dp_degree": dp, "tp_degree": tp, "pp_degree": pp, "cp_degree": cp, "vpp_degree": vpp,
         "micro_batch_size": draw(st.sampled_from([1, 2])),
-        "micro_batch_num": pp * draw(st.integers(1, 3)),
+        "micro_batch_num": number,
         "schedule": "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b",
         "sequence_parallel": tp > 1 and draw(st.booleans()),
         "zero_stage": stage, "shard_degree": shard, "replicate_degree": dp // shard if stage else dp,
@@ -120,6 +126,9 @@ def compare(request: ExportRequest, tables: Mapping[str, Any]) -> None:
         for name in ("global_batch_size", "seq_len", "precision")
     }
     assert tables["cluster"]["devices"] == request.cluster.devices
+    group = tables.get("plugins", {}).get("pp", {}).get("group_size", 0)
+    ranks = request.count("pp_degree")
+    assert (group or ranks) == (request.plugins["pp"]["group_size"] or ranks)
 
 
 @pytest.mark.parametrize("framework", EXPORTS)

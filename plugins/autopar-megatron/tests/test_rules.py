@@ -12,6 +12,7 @@ from attrs import evolve
 from autopar_core.api import HABIT, HARD, Broken, Level, ModelConfig, StrategyBatch
 from autopar_core.config.load import load_job
 from autopar_core.config.overrides import Overrides
+from autopar_core.domain.space import Plan
 from autopar_core.search.contexts import Contexts
 from autopar_core.testing.bench import SMALL_JOB, load, run_search
 from autopar_megatron import rules
@@ -114,6 +115,15 @@ def test_other_frameworks_are_left_alone(contexts: Contexts) -> None:
         assert broken(contexts, level, rows, framework=other, precision="fp8", seq_len=4100) == {}
     kin = evolve(other, name="mine", bases=("megatron-bridge", "nemo", "megatron", "generic"))
     assert broken(contexts, Level.SHARDING, rows, framework=kin)["megatron-a2a-heads"][0] == [True]
+
+
+def test_delayed_scaling_repeats_no_norms(contexts: Contexts) -> None:
+    space = evolve(contexts.job.space, recomputes=(Plan(kind="none"), Plan(kind="selective")))
+    made = Contexts.build(evolve(contexts.job, space=space), contexts.manager)
+    rows = {"recompute_plan": [0, 1], "tp_degree": [1, 1]}
+    code = "megatron-delayed-selective"
+    assert broken(made, Level.RECOMPUTE, rows, precision="fp8-delayed")[code][0] == [False, True]
+    assert broken(made, Level.RECOMPUTE, rows, precision="fp8-current")[code][0] == [False, False]
 
 
 def test_every_rule_has_a_source_and_a_remedy(contexts: Contexts) -> None:

@@ -21,6 +21,12 @@ BASE = {
 }  # fmt: skip
 
 
+GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
+INTERLEAVED = {
+    "pipeline-model-parallel-size": "4", "num-virtual-stages-per-pipeline-rank": "2",
+}  # fmt: skip
+
+
 def script(changes: dict[str, str] | None = None, launcher: str = "--nproc_per_node 8") -> str:
     flags = {**BASE, **(changes or {})}
     lines = [f"  --{name} {value} \\" for name, value in flags.items() if value != "absent"]
@@ -60,6 +66,11 @@ def script(changes: dict[str, str] | None = None, launcher: str = "--nproc_per_n
         ({"num-layers": "$LAYERS"}, r"\$LAYERS has no value in this file; give it one"),
         ({"num-layers": "$(cat n)"}, "only an execution could tell"),
         ({"schedules-method": "dualpipev"}, "DualPipe-V"),
+        ({**INTERLEAVED, GROUP: "3"}, "3 must be at least pipeline size 4 .* nearest legal: 4"),
+        ({**INTERLEAVED, GROUP: "64"}, "at most the 32 micro-batches; nearest legal: 32"),
+        ({**INTERLEAVED, GROUP: "15"}, "groups of 15 leave 2, fewer than pipeline size 4"),
+        ({"fp8-format": "hybrid", "recompute-granularity": "selective",
+          "recompute-modules": "layernorm mlp"}, "no norms with delayed scaling"),
         ({"position-embedding-type": "relative"}, "none of rope"),
         ({"normalization": "GroupNorm"}, "LayerNorm or RMSNorm"),
         ({"num-distributed-optimizer-instances": "3", "use-distributed-optimizer": ""}, "divide dp 8"),
@@ -145,6 +156,34 @@ def test_a_comment_ends_the_command(read: Any) -> None:
     text = script().replace("  --swiglu  \\", "  # --swiglu \\")
     with pytest.raises(InputError, match=r"line \d+: --position-embedding-type is not passed"):
         read(text)
+
+
+def test_groups_of_micro_batches(read: Any) -> None:
+    """32 micro-batches (64 over dp 2): groups of 8; groups of the 4 ranks are the default."""
+    tables = read(script({**INTERLEAVED, GROUP: "8"}))
+    assert tables["plugins"] == {"pp": {"group_size": 8}}
+    assert "--microbatch-group-size" in tables["sources"]["plugins.pp.group_size"]
+    assert "plugins" not in read(script({**INTERLEAVED, GROUP: "4"}))
+    # 28 micro-batches: groups of 12 leave 4, as many as there are ranks
+    whole = read(script({**INTERLEAVED, GROUP: "12", "global-batch-size": "56"}))
+    assert whole["plugins"]["pp"]["group_size"] == 12
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [
+        ("delayed", "fp8-delayed"), ("tensorwise", "fp8-current"), ("mxfp8", "mxfp8"),
+        ("blockwise", "fp8-blockwise"), ("custom", "fp8-custom"),
+    ],
+)  # fmt: skip
+def test_recipes_keep_their_names(recipe: str, name: str, read: Any) -> None:
+    text = script({"fp8-format": "hybrid", "fp8-recipe": recipe})
+    assert read(text)["training"]["precision"] == name
+
+
+def test_layers_kept_in_half_precision_are_told(read: Any) -> None:
+    text = script({"fp8-format": "hybrid", "fp8-recipe": "tensorwise", "first-last-layers-bf16": ""})
+    assert any("keeps the first and the last layer in bf16" in note for note in read(text)["notes"])
 
 
 def test_a_comment_inside_a_string_is_none(read: Any) -> None:

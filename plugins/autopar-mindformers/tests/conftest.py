@@ -157,7 +157,9 @@ def request_of(job: Job) -> Callable[..., ExportRequest]:
     ) -> ExportRequest:  # fmt: skip
         values = {**FIELDS, **fields}
         shape = evolve(job.model, **(model or {}))
-        count = values["pp_degree"] * values["vpp_degree"]
+        # A V-shaped schedule has two chunks, which no field says.
+        chunks = 2 if values["schedule"] in ("zbv", "dualpipev") else values["vpp_degree"]
+        count = values["pp_degree"] * chunks
         counts = list(stages) or [shape.num_layers // count] * count
         base = shape.num_layers // count
         zero = [0] * count

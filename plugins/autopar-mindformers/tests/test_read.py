@@ -191,6 +191,11 @@ REFUSED: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     ("newer", {f"{CONFIG}.pp_interleave_num": 8, f"{CONFIG}.offset": 0},
      ("32 stages, more than the 18 layers",)),
     ("newer", {"parallel.pipeline_config.pipeline_scheduler": "magic"}, ("none of 1f1b",)),
+    ("newer", {"parallel.pipeline_config.pipeline_scheduler": "zero_bubble_v",
+               f"{CONFIG}.pp_interleave_num": 1, f"{CONFIG}.offset": [0, 1, 1, 0]},
+     ("needs two virtual stages on every rank, not 1", "pp_interleave_num: 2")),
+    ("newer", {"parallel.pipeline_config.pipeline_scheduler": "zero_bubble_v"},
+     ("recompute_config.recompute", "or 2 rows of 4")),
     ("newer", {"parallel_config.model_parallel": 1},
      ("use_seq_parallel is True", "model_parallel is 1")),
     ("newer", {"parallel.dataset_strategy": [[4, 1], [4, 1]]},
@@ -293,13 +298,11 @@ def test_swiglu_is_told(read: Any) -> None:
 def test_what_is_left_open_is_told(read: Any) -> None:
     swapped = read("newer", {"swap_config": {"swap": True}})
     assert "layer_recompute" not in swapped["strategy"]
-    zero_bubble = read("newer", {"parallel.pipeline_config.pipeline_scheduler": "zero_bubble_v"})
-    assert not {"schedule", "stage_partition"} & zero_bubble["strategy"].keys()
     seqpipe = read("newer", {"parallel.pipeline_config.pipeline_scheduler": "seqpipe"})
     assert seqpipe["strategy"]["schedule"] == "interleaved"
     every = read("pynative", {"parallelism.data_parallel_shard": -1})
     assert "dp_degree" not in every["strategy"]
-    for tables in (swapped, zero_bubble, seqpipe, every):
+    for tables in (swapped, seqpipe, every):
         assert tables["notes"]
 
 

@@ -120,6 +120,10 @@ REFUSED: tuple[tuple[dict[str, Any], str, dict[str, Any]], ...] = (
     ({"dp_degree": 2, "zero_stage": 3, "shard_degree": 2}, "zero_stage", {"zero_stage": 1}),
     ({"precision": "fp8"}, "precision", {"precision": "bf16"}),
     ({"pp_degree": 2, "schedule": "gpipe"}, "schedule", {"schedule": "1f1b"}),
+    ({"pp_degree": 2, "schedule": "zb-h1"}, "schedule", {"schedule": "1f1b"}),
+    ({"pp_degree": 2, "schedule": "dualpipev"}, "schedule", {"schedule": "zbv"}),
+    ({"pp_degree": 2, "schedule": "zbv", "micro_batch_size": 2, "micro_batch_num": 2},
+     "micro_batch_num", {"micro_batch_size": 1, "micro_batch_num": 4}),
     ({**PIPELINE, "stages": [10, 0, 11, 11]}, "stage_partition", {"stage_partition": [10, 1, 10, 11]}),
     ({**PIPELINE, "micro_batch_size": 4, "micro_batch_num": 2}, "micro_batch_num",
      {"micro_batch_size": 2, "micro_batch_num": 4}),
@@ -153,3 +157,24 @@ def test_refused(
 def test_empty_ends_are_written(request_of: Any) -> None:
     table = written(request_of(**PIPELINE, stages=[0, 16, 16, 0]))
     assert table["model"]["model_config"]["offset"] == [-8, 8, 8, -8]
+
+
+def test_zero_bubble_keeps_chunks_and_ranks(request_of: Any) -> None:
+    """LayerSetting adds offset[chunk][rank] to the even share, and turns the second row around itself.
+
+    4 stages of 8 layers; rank 0 holds 7 and 9, the first and the last stage of the model.
+    """
+    request = request_of(
+        pp_degree=2, schedule="zbv", stages=[7, 8, 9, 8], full=[1, 0, 2, 0], model=QWEN3,
+    )  # fmt: skip
+    table = written(request)
+    config = table["model"]["model_config"]
+    assert (config["offset"], config["pp_interleave_num"]) == ([[-1, 0], [1, 0]], 2)
+    pipeline = table["parallel"]["pipeline_config"]
+    assert pipeline == {"pipeline_interleave": True, "pipeline_scheduler": "zero_bubble_v"}
+    assert table["recompute_config"]["recompute"] == [[1, 0], [2, 0]]
+    strategy = READER.read(Path(CONFIG), EXPORTER.export(request)[CONFIG])["strategy"]
+    assert strategy["schedule"] == "zbv"
+    assert strategy["stage_partition"] == [[7, 8], [9, 8]]
+    assert strategy["layer_recompute"]["full"] == [[1, 0], [2, 0]]
+    assert "vpp_degree" not in strategy

@@ -101,7 +101,7 @@ def strategies(found: Space, count: int, seed: int) -> Iterator[ExportRequest]:
             counts = [b - a for a, b in zip([0, *cuts], [*cuts, layers], strict=True)]
         mode = draw.choice(["none", "selective", "full"])
         request = found.request(row, counts, -1, mode)
-        precision = draw.choice(["bf16", "bf16", "fp32", "fp8"])
+        precision = draw.choice(["bf16", "bf16", "fp32", "fp8-rowwise"])
         yield evolve(request, training=evolve(request.training, precision=precision))
 
 
@@ -254,7 +254,7 @@ def test_toml_files_are_accepted_as_meant(judge_toml: Judge) -> None:
     for (request, _), verdict in zip(made, verdicts, strict=False):
         assert verdict["data"] == request.count("dp_degree")
         assert verdict["global"] == request.training.global_batch_size
-        assert bool(verdict["converters"]) == (request.training.precision == "fp8")
+        assert bool(verdict["converters"]) == (request.training.precision == "fp8-rowwise")
         if request.count("pp_degree") > 1:
             assert (
                 layer_counts(verdict["parts"], request.model.num_layers, "output") == request.stages

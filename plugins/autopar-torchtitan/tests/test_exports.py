@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
 from attrs import evolve
 
 from autopar_core.api import CannotExpress, ExportEstimate, ExportRequest, Strategy
@@ -20,6 +21,7 @@ from autopar_core.testing import run_search
 from autopar_torchtitan import write_python, write_toml
 from autopar_torchtitan.flavors import flavor_named
 from autopar_torchtitan.read_toml import read_toml
+from autopar_torchtitan.readers import READERS
 from autopar_torchtitan.stages import every_nth, layer_counts, module_names, rows
 
 
@@ -134,6 +136,13 @@ CANNOT: dict[str, tuple[Export, dict[str, Any], str, str, dict[str, Any]]] = {
     "half precision": (
         PYTHON, {"precision": "fp16"}, "training.precision", "bf16", {"precision": "bf16"}
     ),
+    "tensorwise": (
+        PYTHON, {"precision": "fp8-tensorwise"}, "training.precision", "0.3.0 trains in",
+        {"precision": "fp8-rowwise"},
+    ),
+    "split backward": (
+        TOML, {**PP, "schedule": "zb-h1", **FSDP}, "schedule", "no zb-h1", {"schedule": "1f1b"}
+    ),
     "four bits": (TOML, {"precision": "nvfp4"}, "training.precision", "0.2.2", {"precision": "bf16"}),
     "shape": (PYTHON, {"hidden": 2048}, "model", "32 layers, hidden 2048", {}),
     "new flavour": (TOML, {"flavor": ("llama3", "1B")}, "model", "0.2.2 builds models", {}),
@@ -246,3 +255,40 @@ def test_from_a_search_to_files_and_back(
         for key in ("dp_degree", "tp_degree", "pp_degree", "cp_degree", "micro_batch_num", "schedule",
                     "stage_partition", "layer_recompute", "memory_cost", "performance_cost"):  # fmt: skip
             assert again[key] == best[key], key
+
+
+@pytest.mark.parametrize("schedule", ["zbv", "dualpipev"])
+@pytest.mark.parametrize("form", [PYTHON, TOML])
+def test_v_shaped_schedules_end_on_the_first_rank(form: Export, schedule: str) -> None:
+    """Second chunks of 2, 3, 3, 4 run from the last rank to the first: 9, 8, 2, 1, then 4, 3, 3, 2."""
+    stages = [9, 8, 2, 1, 2, 3, 3, 4]  # by chunk and rank
+    files = form(request_of(pp_degree=4, schedule=schedule, stages=stages, **FSDP))
+    name, text = next(iter(files.items()))
+    spelled = {"zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV"}[schedule]
+    assert f'"{spelled}"' in text
+    if form is TOML:
+        parts = tomli.loads(text)["parallelism"]["module_fqns_per_model_part"]
+        assert layer_counts(parts, 32, "output") == (9, 8, 2, 1, 4, 3, 3, 2)
+        assert parts[7] == ["layers.30", "layers.31", "norm", "output"]
+    (known,) = [each for each in READERS if each.recognises(Path(name), text)]
+    strategy = known.read(Path(name), text)["strategy"]
+    assert strategy["schedule"] == schedule
+    assert strategy["stage_partition"] == [[9, 8, 2, 1], [2, 3, 3, 4]]
+    assert "vpp_degree" not in strategy
+
+
+def test_an_empty_stage_of_a_v_is_in_the_middle_of_the_model() -> None:
+    """Rank 0 has both ends, which may be empty; the turn on the last rank may not."""
+    ends = [0, 8, 4, 4, 0, 8, 4, 4]
+    assert TOML(request_of(pp_degree=4, schedule="zbv", stages=ends, **FSDP))
+    turn = [4, 8, 4, 0, 4, 8, 4, 0]
+    with pytest.raises(CannotExpress, match="without a module") as refusal:
+        TOML(request_of(pp_degree=4, schedule="zbv", stages=turn, **FSDP))
+    assert refusal.value.nearest["stage_partition"] == [[4, 4, 4, 4], [4, 4, 4, 4]]
+
+
+def test_each_recipe_has_its_name() -> None:
+    for recipe in ("tensorwise", "rowwise"):
+        text = TOML(request_of(precision=f"fp8-{recipe}"))["torchtitan.toml"]
+        assert tomli.loads(text)["quantize"]["linear"]["float8"] == {"recipe_name": recipe}
+    assert 'recipe_name="rowwise"' in PYTHON(request_of(precision="fp8-rowwise"))["autopar_run.py"]

@@ -150,13 +150,59 @@ def test_compiled_and_quantised() -> None:
     lines = '[compile]\nenable = true\n[quantize.linear.float8]\nrecipe_name = "rowwise"\n'
     tables = read(job(model='converters = ["quantize.linear.float8"]') + lines)
     assert tables["framework"]["name"] == "torchtitan-compile"
-    assert tables["training"]["precision"] == "fp8"
+    assert tables["training"]["precision"] == "fp8-rowwise"
     plain = read(job() + lines)
     assert plain["training"]["precision"] == "bf16"
     assert any("has no effect" in note for note in plain["notes"])
     assert read(job(model='converters = ["mx"]'))["training"]["precision"] == "mxfp8"
     only = read(job() + '[compile]\nenable = true\ncomponents = ["loss"]\n')
     assert only["framework"]["name"] == "torchtitan"
+
+
+FLOAT8 = {"model": 'converters = ["quantize.linear.float8"]'}
+
+
+@pytest.mark.parametrize(
+    ("lines", "recipe"),
+    [
+        ("", "fp8-tensorwise"),  # torchao's own configuration
+        ('recipe_name = "tensorwise"', "fp8-tensorwise"),
+        ('recipe_name = "rowwise"', "fp8-rowwise"),
+        ('recipe_name = "rowwise_with_gw_hp"', "fp8-rowwise_with_gw_hp"),
+    ],
+)
+def test_recipes_of_toml_files(lines: str, recipe: str) -> None:
+    text = job(**FLOAT8) + f"[quantize.linear.float8]\n{lines}\n"
+    assert read(text)["training"]["precision"] == recipe
+
+
+def test_gathers_in_fp8_are_told() -> None:
+    text = job(**FLOAT8) + "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n"
+    assert any("estimated in 16 bits" in note for note in read(text)["notes"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "converter"),
+    [
+        ("mxfp8", 'MXFP8LinearConverter.Config(fqns=["layers"])'),
+        ("nvfp4", "NVFP4LinearConverter.Config()"),
+        ("fp8-rowwise", "Float8LinearConverter.Config()"),
+        ("fp8-rowwise_with_gw_hp",
+         'Float8LinearConverter.Config(recipe_name="rowwise_with_gw_hp")'),
+        ("fp8-tensorwise", 'Float8LinearConverter.Config(recipe_name="tensorwise")'),
+    ],
+)  # fmt: skip
+def test_recipes_of_python_files(recipe: str, converter: str) -> None:
+    text = (
+        "from torchtitan.models.llama3 import model_registry\n"
+        "from torchtitan.models.llama3.config_registry import llama3_8b\n"
+        "from torchtitan.trainer import Trainer\n\n\n"
+        "def mine() -> Trainer.Config:\n"
+        "    config = llama3_8b()\n"
+        f'    config.model_spec = model_registry("8B", converters=[{converter}])\n'
+        "    return config\n"
+    )
+    assert read(text, "mine.py")["training"]["precision"] == recipe
 
 
 def test_replicas_and_shards() -> None:
@@ -226,7 +272,11 @@ WRONG = {
         job(parallelism="pipeline_parallel_layers_per_stage = 3"), "the schedule Interleaved1F1B"
     ),
     "other schedule": (
-        job(parallelism='pipeline_parallel_schedule = "ZBVZeroBubble"'), "1F1B, Interleaved1F1B, GPipe"
+        job(parallelism='pipeline_parallel_schedule = "LoopedBFS"'), "GPipe, ZBVZeroBubble, DualPipeV"
+    ),
+    "V of three": (
+        job(parallelism='pipeline_parallel_schedule = "DualPipeV"\n'
+            "pipeline_parallel_layers_per_stage = 3"), "takes two stages on each of 4 ranks, not 12"
     ),
     "micro-batches": (
         job(parallelism="pipeline_parallel_microbatch_size = 3"), "nearest legal"

@@ -23,6 +23,10 @@ DEGREES = {"dp_degree", "tp_degree", "pp_degree", "cp_degree"}
 BATCH = {"micro_batch_size", "micro_batch_num", "layer_recompute"}
 
 
+PLAIN = ["1f1b", "interleaved", "gpipe"]
+SCHEDULES = {"torchtitan": [*PLAIN, "zbv", "dualpipev"], "torchtitan-compile": PLAIN}
+
+
 @cache
 def space(profile: str, devices: int, flavor: int) -> Space:
     stages = {"dp": {"zero_stages": [0, 1, 2, 3], "hybrid_stages": [3]}}
@@ -32,7 +36,7 @@ def space(profile: str, devices: int, flavor: int) -> Space:
             "training": {"global_batch_size": 64, "seq_len": 4096},
             "cluster": {"system": "h100-sxm-80gb", "devices": devices},
             "framework": {"name": profile, "override": stages},
-            "search": {"micro_batch_size": [1, 2, 4]},
+            "search": {"micro_batch_size": [1, 2, 4], "schedule": SCHEDULES[profile]},
         }
     )  # fmt: skip
 
@@ -47,7 +51,7 @@ def test_export_then_read_is_the_same(form: str, data: Any) -> None:
     found = space(
         profile, data.draw(st.sampled_from([1, 8, 16])), data.draw(st.sampled_from(known))
     )
-    precision = data.draw(st.sampled_from(["bf16", "bf16", "fp32", "fp8", "mxfp8", "fp16"]))
+    precision = data.draw(st.sampled_from(["bf16", "fp32", "fp8-tensorwise", "fp8-rowwise", "mxfp8", "fp16"]))
     asked = data.draw(requests(found))
     asked = evolve(asked, training=evolve(asked.training, precision=precision))
     request, files = exported(exporter, asked)

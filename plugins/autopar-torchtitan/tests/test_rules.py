@@ -61,7 +61,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str, dict[str, Any]]] = {
         {"training": {"seq_len": 40960}},
     ),
     "four bits": (
-        {"flavor": ("llama3", "3B"), "model": {"ffn_hidden": 8200}, "training": {"precision": "nvfp4"}},
+        {"flavor": ("llama3", "3B"), "model": {"ffn_hidden": 8200}, "training": {"precision": "nvfp4"},
+         "profile": {"core": {"precisions": ["nvfp4", "mxfp8"]}}},
         "torchtitan-nvfp4-width", "8200 is none", {"training": {"precision": "mxfp8"}},
     ),
     "DDP": (
@@ -104,6 +105,24 @@ def test_a_shape_without_a_flavour_is_a_warning() -> None:
         "framework": {"name": "torchtitan"}, "search": SEARCH,
     })  # fmt: skip
     assert "torchtitan-flavor" in result.warnings
+    assert result.top
+
+
+@pytest.mark.parametrize(
+    ("version", "precision", "warned"),
+    [("0.3.0", "fp8", True), ("0.3.0", "fp8-rowwise", False), ("0.2.2", "fp8-tensorwise", False)],
+)
+def test_tensorwise_scaling_needs_the_older_release(
+    version: str, precision: str, warned: bool
+) -> None:
+    result = run_search({
+        "model": flavor_named("llama3", "8B").fields,
+        "training": {"global_batch_size": 64, "seq_len": 8192, "precision": precision},
+        "cluster": {"system": "h100-sxm-80gb", "devices": 8},
+        "framework": {"name": "torchtitan"}, "search": SEARCH,
+        "plugins": {"torchtitan": {"version": version}},
+    })  # fmt: skip
+    assert ("torchtitan-precision-release" in result.warnings) == warned
     assert result.top
 
 

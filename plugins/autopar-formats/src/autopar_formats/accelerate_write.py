@@ -112,7 +112,7 @@ def _megatron(request: ExportRequest) -> Table:
         faults.add("cp_comm_type", "has a ring only", cp_comm_type="p2p")
     last = _last_stage(request, faults)
     recompute = _recompute(request, faults)
-    if faults.value("vpp_degree") < request.count("vpp_degree"):
+    if len(request.stages) > request.count("pp_degree"):
         # Plans of virtual stages mean nothing for the stages that are left.
         faults.replan()
     faults.raise_any()

@@ -14,7 +14,8 @@ from autopar_torchtitan.stages import every_nth, nearest_nth, nth_of, rows, spre
 
 PRECISIONS = {
     TOML_ERA: ("bf16", "fp32", "fp8-tensorwise", "fp8-rowwise", "mxfp8"),
-    PYTHON_ERA: ("bf16", "fp32", "fp8-tensorwise", "fp8-rowwise", "mxfp8", "nvfp4"),
+    # Float8LinearConverter of 0.3.0 has rowwise scaling alone
+    PYTHON_ERA: ("bf16", "fp32", "fp8-rowwise", "mxfp8", "nvfp4"),
 }
 NAME = "TorchTitan"
 
@@ -121,7 +122,7 @@ def plan_of(request: ExportRequest, release: str) -> Plan:
         known = ", ".join(PRECISIONS[release])
         raise CannotExpress(
             "training.precision", f"{NAME} {release} trains in {known}, not in "
-            f"{request.training.precision}", {"precision": "bf16"},
+            f"{request.training.precision}", {"precision": nearest_precision(request, release)},
         )  # fmt: skip
     _order(request)
     faults = Faults(request)
@@ -132,6 +133,16 @@ def plan_of(request: ExportRequest, release: str) -> Plan:
     checkpoint, nth = _checkpoint(faults, release)
     faults.raise_any()
     return _plan(request, flavor, release, checkpoint, nth)
+
+
+def nearest_precision(request: ExportRequest, release: str) -> str:
+    """A recipe of the release in the same number format that the profile has too, else bf16."""
+    core = request.framework.core
+    if request.training.precision not in core.precisions:
+        return "bf16"
+    wanted = core.recipe(request.training.precision).format
+    same = (n for n in core.precisions if n in PRECISIONS[release] and core.recipe(n).format == wanted)
+    return next(same, "bf16")
 
 
 def _plan(request: ExportRequest, flavor: Flavor, release: str, checkpoint: str, nth: int) -> Plan:

@@ -24,7 +24,7 @@ def broken(batch: StrategyBatch, level: Level, ctx: Context) -> list[Broken]:
     if not ctx.framework.is_a(TITAN):
         return []
     if level is Level.DEGREE:
-        return [_precision(batch, ctx), *_pipeline(batch, ctx), _sequence(batch, ctx),
+        return [*_precision(batch, ctx), *_pipeline(batch, ctx), _sequence(batch, ctx),
                 _longest(batch, ctx), _flavor(batch, ctx), *_four_bits(batch, ctx)]  # fmt: skip
     if level is Level.SHARDING:
         return [_ddp(batch, ctx), _unsharded(batch)]
@@ -33,17 +33,29 @@ def broken(batch: StrategyBatch, level: Level, ctx: Context) -> list[Broken]:
     return []
 
 
-def _precision(batch: StrategyBatch, ctx: Context) -> Broken:
-    known = PRECISIONS[ctx.config.version]
-    return Broken(
-        code="torchtitan-precision",
-        rows=np.full(len(batch), ctx.training.precision not in known),
-        sentence="TorchTitan {version} trains in {known}, not in {precision}; use bf16",
-        numbers={"version": ctx.config.version, "known": ", ".join(known),
-                 "precision": ctx.training.precision},
-        source="torchtitan job_config.py, config/configs.py: mixed_precision_param; "
-        "components/quantization",
-    )  # fmt: skip
+def _precision(batch: StrategyBatch, ctx: Context) -> list[Broken]:
+    """What no release has is refused; what another one has is a warning, as the profile counts it."""
+    version, precision = ctx.config.version, ctx.training.precision
+    having = [release for release, known in PRECISIONS.items() if precision in known]
+    numbers = {"version": version, "known": ", ".join(PRECISIONS[version]), "precision": precision,
+               "other": " and ".join(having)}  # fmt: skip
+    source = (
+        "torchtitan job_config.py, config/configs.py: mixed_precision_param; components/quantization"
+    )
+    return [
+        Broken(
+            code="torchtitan-precision",
+            rows=np.full(len(batch), not having),
+            sentence="TorchTitan {version} trains in {known}, not in {precision}; use bf16",
+            numbers=numbers, source=source,
+        ),
+        Broken(
+            code="torchtitan-precision-release",
+            rows=np.full(len(batch), bool(having) and version not in having),
+            sentence="TorchTitan {version} trains in {known}; {precision} needs release {other}",
+            numbers=numbers, source=source, kind=HABIT,
+        ),
+    ]  # fmt: skip
 
 
 def _pipeline(batch: StrategyBatch, ctx: Context) -> list[Broken]:

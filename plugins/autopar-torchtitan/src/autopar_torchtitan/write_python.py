@@ -14,13 +14,10 @@ from autopar_torchtitan.stages import EMBEDDING, LAYER, NORM
 
 MODULE, FUNCTION, LAUNCH = "autopar_run", "autopar_config", "launch.sh"
 _CONVERTERS = {
-    "fp8-tensorwise": (
-        "Float8LinearConverter", 'recipe_name="tensorwise", filter_fqns=["lm_head"]'
-    ),
     "fp8-rowwise": ("Float8LinearConverter", 'recipe_name="rowwise", filter_fqns=["lm_head"]'),
     "mxfp8": ("MXFP8LinearConverter", 'fqns=["layers"]'),
     "nvfp4": ("NVFP4LinearConverter", 'fqns=["layers"]'),
-}  # fmt: skip
+}
 _CHECKPOINTS = {"full": "FullAC", "selective": "SelectiveAC"}
 
 
