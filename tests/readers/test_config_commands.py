@@ -336,7 +336,9 @@ def test_a_recipe_that_the_profile_lacks_is_refused_by_its_name(
     run: Any, flags: str, said: str
 ) -> None:
     Path("run.sh").write_text(MEGATRON.format(group=4, more=flags))
-    code, _, err = run("estimate", "--from-config", "run.sh", "--set", "cluster.system=h100-sxm-80gb")
+    code, _, err = run(
+        "estimate", "--from-config", "run.sh", "--set", "cluster.system=h100-sxm-80gb"
+    )
     assert code == 2
     assert said in err
     assert err.count("\n") == 1

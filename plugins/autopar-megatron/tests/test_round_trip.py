@@ -79,7 +79,11 @@ def cases(draw: Any, framework: str) -> dict[str, Any]:
         stages = (1,) * (pp * vpp)
     stage = draw(st.sampled_from([0, 1] if mindspeed else [0, 1, 2, 3])) if dp * cp > 1 else 0
     shard = draw(st.sampled_from([n for n in (1, 2, 4) if dp % n == 0])) if stage else 1
-    precisions = ["bf16", "fp16"] if mindspeed else ["bf16", "fp16", "fp8-current", "fp8-delayed", "mxfp8", "nvfp4"]
+    precisions = (
+        ["bf16", "fp16"]
+        if mindspeed
+        else ["bf16", "fp16", "fp8-current", "fp8-delayed", "mxfp8", "nvfp4"]
+    )
     precision, recompute = draw(st.sampled_from(precisions)), draw(recomputes(stages))
     if precision == "fp8-delayed" and "selective" in recompute:  # refused, as Megatron does
         recompute = {}

@@ -182,7 +182,9 @@ def test_recipes_keep_their_names(recipe: str, name: str, read: Any) -> None:
 
 
 def test_layers_kept_in_half_precision_are_told(read: Any) -> None:
-    text = script({"fp8-format": "hybrid", "fp8-recipe": "tensorwise", "first-last-layers-bf16": ""})
+    text = script(
+        {"fp8-format": "hybrid", "fp8-recipe": "tensorwise", "first-last-layers-bf16": ""}
+    )
     assert any("keeps the first and the last layer in bf16" in note for note in read(text)["notes"])
 
 

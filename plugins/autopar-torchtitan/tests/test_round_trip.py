@@ -51,7 +51,9 @@ def test_export_then_read_is_the_same(form: str, data: Any) -> None:
     found = space(
         profile, data.draw(st.sampled_from([1, 8, 16])), data.draw(st.sampled_from(known))
     )
-    precision = data.draw(st.sampled_from(["bf16", "fp32", "fp8-tensorwise", "fp8-rowwise", "mxfp8", "fp16"]))
+    precision = data.draw(
+        st.sampled_from(["bf16", "fp32", "fp8-tensorwise", "fp8-rowwise", "mxfp8", "fp16"])
+    )
     asked = data.draw(requests(found))
     asked = evolve(asked, training=evolve(asked.training, precision=precision))
     request, files = exported(exporter, asked)

@@ -37,7 +37,8 @@ def read(path: Path, text: str) -> Mapping[str, Any]:
         raise InputError(path.name, f"names several launch files: {', '.join(named)}; keep one")
     found.name_file(document.place(named[0]), document.text(named[0]))
     found.leave_open(
-        "strategy.micro_batch_num", f"the global batch is that of {path.name} ({document.place('gbs')})"
+        "strategy.micro_batch_num",
+        f"the global batch is that of {path.name} ({document.place('gbs')})",
     )
     nodes, each = document.get("nnodes"), document.get("npus_per_node")
     if (

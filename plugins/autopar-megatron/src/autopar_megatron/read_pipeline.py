@@ -87,8 +87,8 @@ def _groups(settings: Settings, name: str, ranks: int, batch: Batch, found: Find
         )
     if count and 0 < count % group < ranks:
         raise settings.wrong(
-            name, f"{count} micro-batches in groups of {group} leave {count % group}, fewer than pipeline "
-            f"size {ranks}; legal is {ranks} where it divides them, or a group of all {count}",
+            name, f"{count} micro-batches in groups of {group} leave {count % group}, fewer than "
+            f"pipeline size {ranks}; legal is {ranks} where it divides them, or a group of all {count}",
         )  # fmt: skip
     if group != ranks:
         found.put("plugins.pp.group_size", group, settings.place(name))

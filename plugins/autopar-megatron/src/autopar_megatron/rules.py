@@ -132,8 +132,8 @@ def _selective(batch: StrategyBatch, ctx: Context) -> Broken:
     return Broken(
         code="megatron-delayed-selective",
         rows=np.isin(batch["recompute_plan"], named) & delayed,
-        sentence="{precision} does not go with selective recompute, which repeats norms; use fp8-current, "
-        "or recompute layers in full",
+        sentence="{precision} does not go with selective recompute, which repeats norms; use "
+        "fp8-current, or recompute layers in full",
         numbers={"precision": ctx.training.precision},
         source="Megatron core transformer_config.py: delayed scaling with recompute of layernorm",
     )

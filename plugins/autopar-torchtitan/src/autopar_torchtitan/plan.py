@@ -141,7 +141,9 @@ def nearest_precision(request: ExportRequest, release: str) -> str:
     if request.training.precision not in core.precisions:
         return "bf16"
     wanted = core.recipe(request.training.precision).format
-    same = (n for n in core.precisions if n in PRECISIONS[release] and core.recipe(n).format == wanted)
+    same = (
+        n for n in core.precisions if n in PRECISIONS[release] and core.recipe(n).format == wanted
+    )
     return next(same, "bf16")
 
 

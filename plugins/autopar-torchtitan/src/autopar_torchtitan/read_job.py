@@ -180,7 +180,9 @@ def _recipe(settings: Settings, name: str, found: Findings) -> str:
     # Nothing said: torchao's own configuration up to 0.2.2, the field's default since 0.3.0.
     recipe = f"fp8-{said or ('tensorwise' if settings.dialect == TOML else 'rowwise'):.40}"
     if gathered:
-        found.note(f"weights are gathered in fp8 ({settings.place(gathers)}); they are estimated in 16 bits")
+        found.note(
+            f"weights are gathered in fp8 ({settings.place(gathers)}); they are estimated in 16 bits"
+        )
     return recipe
 
 

@@ -8,7 +8,15 @@ from typing import Any
 from autopar_core.api import Findings, InputError
 from autopar_torchtitan.read_job import PIPELINE, Degrees
 from autopar_torchtitan.settings import TOML, Settings
-from autopar_torchtitan.stages import LAYER, V_SHAPED, automatic, every_nth, layer_counts, rows, turned
+from autopar_torchtitan.stages import (
+    LAYER,
+    V_SHAPED,
+    automatic,
+    every_nth,
+    layer_counts,
+    rows,
+    turned,
+)
 
 
 SCHEDULES = {

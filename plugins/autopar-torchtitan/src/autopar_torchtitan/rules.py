@@ -39,9 +39,7 @@ def _precision(batch: StrategyBatch, ctx: Context) -> list[Broken]:
     having = [release for release, known in PRECISIONS.items() if precision in known]
     numbers = {"version": version, "known": ", ".join(PRECISIONS[version]), "precision": precision,
                "other": " and ".join(having)}  # fmt: skip
-    source = (
-        "torchtitan job_config.py, config/configs.py: mixed_precision_param; components/quantization"
-    )
+    source = "torchtitan job_config.py, config/configs.py: mixed_precision_param; components/quantization"
     return [
         Broken(
             code="torchtitan-precision",
