@@ -52,7 +52,9 @@ def write_files(folder: Path, files: Mapping[str, bytes], ours: Collection[str] 
             raise InputError(where, "is a file; name a folder")
         if Path.cwd().is_relative_to(folder.resolve()):
             raise InputError(where, "is the current folder or holds it; name a folder of its own")
-        strangers = sorted(path.name for path in folder.iterdir() if path.name not in {*files, *ours})
+        strangers = sorted(
+            path.name for path in folder.iterdir() if path.name not in {*files, *ours}
+        )
         if strangers:
             shown = ", ".join(strangers[:3])
             raise InputError(where, f"holds other files ({shown}); name a folder of its own")

@@ -82,9 +82,7 @@ def _linears(
         more: dict[str, Any] = {"kind": "linear", "inputs": inputs}
         terms.append(_term(name, forward, "forward", formula=formula, **more))
         both = _backward_formula(formula)
-        terms.append(
-            _term(name, backward, "backward", formula=both, weight_share=share, **more)
-        )
+        terms.append(_term(name, backward, "backward", formula=both, weight_share=share, **more))
         terms += [
             _term(name, forward, f"recompute_{mode}", formula=formula, **more)
             for mode, repeated in profile.recompute_linears.items()

@@ -47,9 +47,7 @@ class Layout:
     def each(self, pick: Callable[[Ints], Ints]) -> Layout:
         """The same function of every array."""
         start = None if self.start is None else pick(self.start)
-        return Layout(
-            pick(self.layers), pick(self.selective), pick(self.full), self.every, start
-        )
+        return Layout(pick(self.layers), pick(self.selective), pick(self.full), self.every, start)
 
     def take(self, rows: Bools | Ints | slice) -> Layout:
         """The same of some rows."""

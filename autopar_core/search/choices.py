@@ -98,7 +98,7 @@ class Alternating:
 
     every: int
 
-    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:
+    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:  # noqa: ARG002
         """Layers with their recompute; impossible where the framework has no such pattern."""
         layout = Layout.alternating(counts.copy(), self.every, problem.key.ranks)
         possible = np.full(len(problem), problem.alternates)

@@ -27,7 +27,7 @@ from autopar_core.search.exact import ExactTimes, beaten, front
 
 # Shares by which a search may shorten the step of a balanced layout: the first ones are always
 # allowed for, larger ones as long as no more than so many rows are searched.
-REACHES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
+REACHES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 ALWAYS, SEARCHES = 0.01, 300
 # Rows from which several processes pay for their start.
 FEW = 64
@@ -43,12 +43,15 @@ class Winners:
         ranking: The best, best first.
         front: The Pareto front, fastest first.
         repeated: Rows to which another plan gives the same layers.
+        reach: Share by which a search would have to shorten the step of any other row before it
+            could enter a set; 1 where bounds say that no layout of any other row can.
     """
 
     exact: Ints
     ranking: Ints
     front: Ints
     repeated: Ints
+    reach: float
 
 
 @define(eq=False)
@@ -85,7 +88,7 @@ class Contest:
             first = first_alike(self.batch, self.estimates.layout, self.rows)
             heads = np.searchsorted(self.rows, first)
         balanced = self.estimates.seconds[self.rows].copy()
-        likely = self._contenders(np.unique(heads), balanced)
+        likely, reach = self._contenders(np.unique(heads), balanced)
         if several:
             likely = np.nonzero(np.isin(heads, likely))[0]
         self._search(likely)
@@ -102,7 +105,9 @@ class Contest:
             likely = np.union1d(likely, missed)
         repeated = np.setdiff1d(np.nonzero(heads != np.arange(len(heads)))[0], likely)
         repeated = np.union1d(repeated, np.setdiff1d(likely, alone))
-        return Winners(self.rows[alone], self.rows[best], self.rows[edge], self.rows[repeated])
+        return Winners(
+            self.rows[alone], self.rows[best], self.rows[edge], self.rows[repeated], reach
+        )
 
     def _beats(self, some: Ints, balanced: Floats, best: Ints, edge: Ints, winners: Ints) -> Bools:
         """(R,) rows that, as far as their balanced layout is known, belong to a set."""
@@ -120,8 +125,8 @@ class Contest:
             wins |= time < least[number.reshape(-1)[some]]
         return np.asarray(wins)
 
-    def _contenders(self, some: Ints, balanced: Floats) -> Ints:
-        """Of some rows those that are in a set with their balanced layout, or miss it by little.
+    def _contenders(self, some: Ints, balanced: Floats) -> tuple[Ints, float]:
+        """Of some rows those that are in a set with their balanced layout, or miss it by little; reach.
 
         ``balanced`` (F,) bounds of balanced layouts are made exact where they were replayed.
         """
@@ -130,7 +135,7 @@ class Contest:
             self.estimates.memory[self.rows[some]],
         )
         if not self.monotone:
-            return some
+            return some, 1.0
 
         def replay(at: Ints) -> Floats:
             part = self.batch.take(self.rows[some[at]])
@@ -144,7 +149,7 @@ class Contest:
         edge, fastest = times.pareto(), times.best_of_groups(groups)
         members = np.unique(np.concatenate([best, edge, fastest]))
         near = np.nonzero(self._open(some))[0]
-        chosen, reach = members, 0.0
+        chosen, reached = members, 0.0
         for reach in REACHES:
             hopeful = near[self._near(times, near, reach, best, edge, groups)]
             unknown = hopeful[np.isnan(times.exact[hopeful])]
@@ -157,10 +162,10 @@ class Contest:
             found = np.union1d(members, hopeful)
             if reach > ALWAYS and len(found) > SEARCHES:
                 break
-            chosen = found
+            chosen, reached = found, reach
         known = ~np.isnan(times.exact)
         balanced[some[known]] = times.exact[known]
-        return np.asarray(some[chosen])
+        return np.asarray(some[chosen]), reached
 
     def _possible(
         self, times: ExactTimes, some: Ints, near: Ints, best: Ints, edge: Ints,

@@ -105,8 +105,7 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
     if not thorough:
         # most rows that are over stay over: find them with one look
         rows = np.nonzero((need[..., 0] > 0).any(axis=1))[0]
-        lean = leanest(problem.take(rows), counts[rows], plan) if len(rows) else peaks[:0]
-        lost = rows[(lean > problem.budget[rows, None]).any(axis=1)]
+        lost = rows[surely_over(problem.take(rows), counts[rows], most[rows])]
         stuck[lost] = need[lost, :, 0] > 0
         waiting[lost] = False
     while waiting.any():
@@ -215,6 +214,21 @@ def leanest(problem: Problem, counts: Ints, plan: Plan) -> Floats:
         _leanest_of(part, one, found, unsure[rows], most[rows])
         peaks[rows] = found
     return peaks
+
+
+def surely_over(problem: Problem, counts: Ints, most: Ints) -> Bools:
+    """(K,) rows of which some rank is over with as many fully recomputed layers as allowed (K, ranks).
+
+    Ranks that may hold less in another mix do not count.
+    """
+    if "full" not in problem.modes or not len(counts):
+        return np.zeros(len(counts), bool)
+    layout = Layout.plain(counts.copy())
+    row, rank = np.nonzero(np.ones(most.shape, bool))
+    cells = Cells(by_rank(counts, problem)[row, rank], np.zeros((len(row), 0)))
+    _put(layout, problem.key.ranks, row, rank, cells, np.zeros_like(row), most[row, rank])
+    over = problem.peaks(layout) > problem.budget[:, None]
+    return np.asarray((over & _surely_leaner(problem, most)).any(axis=1))
 
 
 def _surely_leaner(problem: Problem, most: Ints) -> Bools:

@@ -88,9 +88,7 @@ def _widest(problem: Problem, box: Box, peaks: Peaks, totals: Ints) -> tuple[Int
     return _room(problem, box, peaks, totals, now)
 
 
-def _room(
-    problem: Problem, box: Box, peaks: Peaks, totals: Ints, now: Floats
-) -> tuple[Ints, Ints]:
+def _room(problem: Problem, box: Box, peaks: Peaks, totals: Ints, now: Floats) -> tuple[Ints, Ints]:
     """`_widest` from (K, ranks) layers and their bytes."""
     key, budget = problem.key, problem.budget[:, None]
     low, high = on_ranks(box.low[None], key)[0], on_ranks(box.high[None], key)[0]

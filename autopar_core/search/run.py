@@ -165,6 +165,7 @@ class _Exact:
     ranking: Ints
     pareto: Ints
     repeated: Ints
+    reach: float
 
 
 def _exact_set(
@@ -176,7 +177,7 @@ def _exact_set(
     marked = np.zeros(len(found.batch), dtype=bool)
     none = np.zeros(0, dtype=np.int64)
     if not len(feasible):
-        return _Exact(estimates.seconds.copy(), marked, none, none, none)
+        return _Exact(estimates.seconds.copy(), marked, none, none, none, 1.0)
 
     def key(time: Floats, memory: Ints) -> Floats:
         return rank_key(ranker, time, memory, contexts.core)
@@ -189,7 +190,7 @@ def _exact_set(
     won = contest.winners()
     seconds = estimates.seconds.copy()
     marked[won.exact] = True
-    return _Exact(seconds, marked, won.ranking, won.front, won.repeated)
+    return _Exact(seconds, marked, won.ranking, won.front, won.repeated, won.reach)
 
 
 def _result(
@@ -302,6 +303,10 @@ def _log(generation: Generation, found: _Found, exact: _Exact, job: Job) -> tupl
         f"generated: {len(found.batch)} rows, estimated: {estimated}",
         f"feasible: {int(found.verdicts.feasible.sum())}",
         f"exact step times: {int(exact.exact.sum())}, Pareto front: {len(exact.pareto)}",
+        "no other row can enter the top-k, the front or the best of a degree"
+        if exact.reach == 1
+        else "other rows: a search of their layers would have to save more than "
+        f"{100 * exact.reach:g} % to enter the top-k, the front or the best of a degree",
     ]
     return (*job.notes, *lines)
 

@@ -22,6 +22,10 @@ from autopar_core.search.problem import Problem, Solution, stage_costs
 from autopar_core.search.room import even_chunks, hopeless, packed, spread, widest
 
 
+# A share of the slowest rank's seconds that is worth another layout.
+WORTH = 0.02
+
+
 def survey(problem: Problem, partition: Plan, recompute: Plan) -> Solution:
     """A layout that fits wherever one does, of rows that share their moments and plans."""
     found = space(problem.composer, problem.key, problem.layers, partition)
@@ -50,6 +54,14 @@ def _level(
     layout, key = solution.layout, problem.key
     fits = (solution.peaks <= problem.budget[:, None]).all(axis=1) & solution.possible
     rows = np.nonzero(fits & (layout.selective + layout.full).any(axis=1))[0]
+    if len(rows):
+        forward, backward = stage_seconds(key, problem.time.take(rows), layout.take(rows))
+        busy = on_ranks(forward + backward, key)
+        plain = on_ranks(layout.layers[rows] * unit[rows, None] + extra[rows], key)
+        slowest = busy.max(axis=1)
+        uneven = slowest > (1 + WORTH) * busy.mean(axis=1)
+        slowed = (key.chunks > 1) & (slowest > (1 + WORTH) * plain.max(axis=1))
+        rows = rows[uneven | slowed]
     if not len(rows):
         return
     part, box = problem.take(rows), found.boxes[0]

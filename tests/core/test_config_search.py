@@ -174,3 +174,26 @@ def test_an_override_beats_another_spelling_of_the_file() -> None:
     origins = Origins("run.toml", {("search", "tp_degree"): "--set"})
     section = {"tp": [1, 2], "tp_degree": 4}
     assert search_space(section, KEYS, LAYERS, origins).wanted == {"tp_degree": (4,)}
+
+
+def test_limits_of_an_open_partition() -> None:
+    made = space(max_layer_diff=2, layer_offset={"min": -1}, uniform_recompute=True)
+    assert made.partitions == (Plan(offset=Range(min=-1), difference=2),)
+    assert made.uniform_recompute
+    several = space(stage_partition=["even", "auto"], max_layer_diff=0)
+    assert several.partitions == (Plan(kind="even"), Plan(difference=0))
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ({"max_layer_diff": -1}, "run.toml: search.max_layer_diff: expected a whole number of layers"),
+        ({"max_layer_diff": True}, "expected a whole number of layers, 0 or more, got True"),
+        ({"max_layer_diff": 1, "stage_partition": "even"}, "which is not asked for"),
+        ({"uniform_recompute": 1}, "expected true or false, got 1"),
+    ],
+)  # fmt: skip
+def test_wrong_limits(section: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        space(**section)
+    assert expected in str(caught.value)

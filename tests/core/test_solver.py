@@ -253,3 +253,17 @@ def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
         assert np.array_equal(alone.layout.layers[0], together.layout.layers[i])
         assert np.array_equal(alone.layout.full[0], together.layout.full[i])
         assert np.array_equal(alone.peaks[0], together.peaks[i])
+
+
+def test_uniform_recompute_is_one_count_for_all_stages() -> None:
+    one = evolve(
+        pipeline(layers=12, ranks=4, m=8, share=0.75), granularity="count"
+    )  # fmt: skip
+    found = solve(one, AUTO, AUTO)
+    assert fits(one, found)
+    layout = found.layout
+    assert (layout.selective + layout.full).any()
+    count = layout.full.max()
+    assert (layout.full == np.minimum(count, layout.layers)).all()
+    assert (layout.selective == layout.layers).all() or not layout.selective.any()
+    assert float(steps(one, layout)[0]) == pytest.approx(fastest_by_counting(one), rel=1e-9)

@@ -17,12 +17,12 @@ and the same: T >= w + (m - 1) t / 2.
 
 Interleaved, groups of p micro-batches. Before rank r starts chunk c, the first micro-batch has
 passed all virtual stages before it, and the rank has run p micro-batches of each earlier chunk: it
-has idled for what is left. Summed over ranks the p micro-batches cancel what the earlier chunks take on all ranks, and what
-remains, averaged over ranks and chunks, is sum_j (p - 1 - j) f_j / (p v); the same with backwards at the
-end. So T >= sum_j (m / p + (p - 1 - j) / (p v)) t_j, which for equal ranks is (m + F) w / p with
-F = (p - 1) / (2 v). Where the slowest rank takes d more than w / p, that sum is least with all ranks but
-the first so slow, d F p lower at the most; and T >= m (w / p + d). The larger of both is least where they
-meet: T >= (m + F m / (m + F)) w / p.
+has idled for what is left. Summed over ranks the p micro-batches cancel what the earlier chunks
+take on all ranks, and what remains, averaged over ranks and chunks, is sum_j (p - 1 - j) f_j / (p v);
+the same with backwards at the end. So T >= sum_j (m / p + (p - 1 - j) / (p v)) t_j, which for equal
+ranks is (m + F) w / p with F = (p - 1) / (2 v). Where the slowest rank takes d more than w / p, that
+sum is least with all ranks but the first so slow, d F lower at the most; and T >= m (w / p + d). The
+larger of both is least where they meet: T >= (m + F m / (m + F)) w / p.
 
 Any schedule: a rank does all its work, T >= m t.
 """
@@ -79,9 +79,9 @@ def floor(
 def glance(schedule: str, m: int, busy: Floats, first: Floats) -> Floats:
     """A bound of the end of every rank in a few operations.
 
-    A rank does all its work. Before it starts, the first micro-batch has passed chunk 0 of the ranks ahead
-    of it; after its last backward, which is that of the last micro-batch on chunk 0 where backwards are
-    not split, the gradient passes them again, and rank 0 ends last.
+    A rank does all its work. Before it starts, the first micro-batch has passed chunk 0 of the ranks
+    ahead of it; after its last backward, which is that of the last micro-batch on chunk 0 where
+    backwards are not split, the gradient passes them again, and rank 0 ends last.
 
     Args:
         schedule: One of `autopar_pp.orders.SCHEDULES`.
