@@ -52,8 +52,9 @@ def contexts(
         "training": {"global_batch_size": 128, "seq_len": seq_len},
         "cluster": {"system": "h100-sxm-80gb", "devices": 64, **links},
         "framework": {"name": framework},
-        # nothing may be traded for something else
-        "search": {"layer_recompute": "none", "stage_partition": "even"},
+        # nothing may be traded for something else; nanotron splits by its own costs alone
+        "search": {"layer_recompute": "none",
+                   "stage_partition": "auto" if framework == "nanotron" else "even"},
     }  # fmt: skip
     job = load_job(None, tables, Overrides(), PLUGINS)
     return Contexts.build(job, PLUGINS)

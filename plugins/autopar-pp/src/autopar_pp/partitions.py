@@ -3,7 +3,8 @@
 Sources: Megatron-LM ``pipeline_parallel_layer_layout.py`` (layouts spell any counts, empty stages
 too) and ``transformer_config.py`` (first and last stage their own count, others alike; one place
 each for embedding and loss); torchtitan ``pipeline_parallel.py`` (module lists); MindFormers
-``LayerSetting`` (offsets); nanotron ``models/base.py`` (blocks go to the next stage once their running cost passes its share).
+``LayerSetting`` (offsets); nanotron ``models/base.py`` (blocks go to the next stage once their running
+cost passes its share).
 """
 
 from __future__ import annotations
