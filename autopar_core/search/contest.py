@@ -29,7 +29,8 @@ from autopar_core.search.exact import ExactTimes, beaten, front
 # allowed for, larger ones as long as no more than so many rows are searched.
 REACHES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 ALWAYS, SEARCHES = 0.01, 300
-# Rows from which several processes pay for their start.
+# Rows from which several processes pay for their start; rows with several chunks of which all are
+# searched cell by cell, not only those of the sets.
 FEW = 64
 Key = Callable[[Floats, Ints], Floats]
 
@@ -92,9 +93,18 @@ class Contest:
         if several:
             likely = np.nonzero(np.isin(heads, likely))[0]
         self._search(likely)
+        polished = np.zeros(len(self.rows), bool)
         while True:
             alone = self._alone(likely) if several else likely
             best, edge, winners = self._sets(alone)
+            chunked = likely[self._chunked(likely)]
+            members = np.unique(np.concatenate([best, edge, winners]))
+            rough = chunked if len(chunked) <= FEW else np.intersect1d(chunked, members)
+            rough = rough[~polished[rough]]
+            if len(rough):
+                self._search(rough, Effort.CELLS)
+                polished[rough] = True
+                continue
             # what a search found may need more memory: rows that were beaten may not be any more
             others = np.setdiff1d(np.unique(heads), likely)
             missed = others[self._beats(others, balanced, best, edge, winners)]
@@ -138,8 +148,7 @@ class Contest:
             return some, 1.0
 
         def replay(at: Ints) -> Floats:
-            part = self.batch.take(self.rows[some[at]])
-            return self.estimator.rows(part, Effort.REPLAY).seconds
+            return self._evaluated(some[at], Effort.REPLAY).seconds
 
         groups = [values[some] for values in self.degrees]
         times = ExactTimes(bound, memory, replay)
@@ -214,15 +223,24 @@ class Contest:
             | (recompute[part["recompute_plan"]] & several)
         )
 
-    def _search(self, some: Ints) -> None:
+    def _chunked(self, some: Ints) -> Bools:
+        """(R,) rows with several chunks per rank whose partition is open."""
+        part = self.batch.take(self.rows[some])
+        index, keys = self.estimator.contexts.composer.keys(part)
+        chunks = np.array([key.chunks for key in keys], np.int64)[index]
+        partition = np.array([plan.kind == "auto" for plan in self.space.partitions])
+        return np.asarray((chunks > 1) & partition[part["partition_plan"]])
+
+    def _search(self, some: Ints, effort: Effort = Effort.SEARCH) -> None:
         """Replace the estimates of some rows by what a search finds."""
-        rows = self.rows[some]
-        workers = self.workers if len(rows) > FEW else 1
-        found = evaluate(
-            self.batch.take(rows), self.estimator, workers=workers, effort=Effort.SEARCH
-        )
+        rows, found = self.rows[some], self._evaluated(some, effort)
         for name in ("memory", "allocated", "reserved", "worst", "seconds", "layout"):
             getattr(self.estimates, name)[rows] = getattr(found, name)
+
+    def _evaluated(self, some: Ints, effort: Effort) -> Estimates:
+        workers = self.workers if len(some) > FEW else 1
+        part = self.batch.take(self.rows[some])
+        return evaluate(part, self.estimator, workers=workers, effort=effort)
 
     def _alone(self, some: Ints) -> Ints:
         """Some rows without those to which another plan gives the same layers."""

@@ -81,12 +81,13 @@ class Effort(Enum):
     """How a row's layers and time are found.
 
     ``BOUND`` and ``REPLAY`` take the balanced layout, with a bound of its step or its exact step.
-    ``SEARCH`` looks for the fastest layout and replays it.
+    ``SEARCH`` looks for the fastest layout and replays it; ``CELLS`` tries every layer on every chunk.
     """
 
     BOUND = 0
     REPLAY = 1
     SEARCH = 2
+    CELLS = 3
 
 
 class Estimator:
@@ -154,7 +155,7 @@ class Estimator:
     ) -> None:
         memory = MemoryTable.build(terms.memory, len(batch))
         time = TimeTable.build(terms.time, len(batch))
-        composer, searched = self.contexts.composer, effort is Effort.SEARCH
+        composer, searched = self.contexts.composer, effort in (Effort.SEARCH, Effort.CELLS)
         index, keys = composer.keys(batch)
         alike: dict[ScheduleKey, list[int]] = {}
         for number, key in enumerate(keys):
@@ -171,7 +172,7 @@ class Estimator:
                     rows = every[start : start + size]
                     problem = self.problem(keys[numbers[0]], memory.take(rows), time.take(rows))
                     if searched:
-                        found = solve(problem, *pair)
+                        found = solve(problem, *pair, thorough=effort is Effort.CELLS)
                     else:
                         found = survey(problem, *pair)
                     self._record_memory(problem, found, rows, result, pair[0])

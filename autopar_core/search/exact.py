@@ -16,7 +16,7 @@ from autopar_core.domain.arrays import Array, Bools, Floats, Ints
 
 
 # Rows replayed in one call: enough for array speed, few enough not to replay much too much.
-BATCH = 128
+BATCH = 1024
 # Rows replayed beyond the ones that are surely needed, per look at the best.
 STEP = 8
 Replay = Callable[[Ints], Floats]

@@ -190,19 +190,24 @@ class _Prices:
         return least, most
 
 
-def balanced_with_recompute(problem: Problem, box: Box, unit: Floats, extra: Floats) -> Ints:
-    """(K, ranks) layers that level the ranks, recompute included; within the box's limits.
+def balanced_with_recompute(
+    problem: Problem, box: Box, unit: Floats, extra: Floats
+) -> tuple[Ints, Floats]:
+    """Layers that level the ranks, recompute included, and what the slowest takes at least.
 
     Args:
         problem: K rows that need recompute.
         box: Limits.
         unit: (K,) seconds of a layer.
         extra: (K, ranks) seconds without layers.
+
+    Returns:
+        (K, ranks) layers within the box's limits, (K,) seconds.
     """
     key, layers = problem.key, problem.layers
     prices = _Prices.of(problem, box, unit, extra)
     low, high = on_ranks(box.low[None], key), on_ranks(box.high[None], key)
-    _, most = prices.slowest(layers, np.zeros(len(problem)), 0)
+    least, most = prices.slowest(layers, np.zeros(len(problem)), 0)
     counts = np.clip(prices.held(most, 0), low, high)
     cost = np.maximum(prices.extra + counts * unit[:, None], prices.base + prices.rate * counts)
     rows = np.arange(len(counts))
@@ -217,4 +222,4 @@ def balanced_with_recompute(problem: Problem, box: Box, unit: Floats, extra: Flo
             prices.extra[rows, rank] + at * unit,
             prices.base[rows, rank] + prices.rate[rows, rank] * at,
         )
-    return counts
+    return counts, least

@@ -84,8 +84,8 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
         problem: K rows.
         counts: (K, S) layers.
         plan: Bounds of the layers that a rank recomputes.
-        thorough: Try every number of fully recomputed layers; else only those at which one mode
-            alone, or as little as possible of the dearer one, does.
+        thorough: Try every number of fully recomputed layers, and exactly the least; else only those
+            at which one mode alone, or as little as possible of the dearer one, does.
     """
     key = problem.key
     layout = Layout.plain(counts.copy())
@@ -101,7 +101,7 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
     lines = int(most.max(initial=0)) + 1 if thorough and "full" in problem.modes else 1
     need = np.repeat(np.maximum(peaks - problem.budget[:, None], 0.0)[..., None], lines, axis=2)
     waiting = (need[..., 0] > 0) | (least > 0)
-    stuck = np.zeros_like(waiting)
+    stuck, plain = np.zeros_like(waiting), peaks.copy()
     if not thorough:
         # most rows that are over stay over: find them with one look
         rows = np.nonzero((need[..., 0] > 0).any(axis=1))[0]
@@ -127,8 +127,13 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
         waiting &= over > 0
         freed = _freed(cells, some, full, [m.bytes[~none] for m in modes])
         line = full if lines > 1 else np.zeros_like(full)
+        more = np.maximum(over[row, rank], 1.0)
+        if not thorough:
+            # what is freed falls short of the most by much the same share in the next mix
+            truly = np.maximum(plain[row, rank] - peaks[row, rank], 1.0)
+            more = more * np.clip(freed / truly, 1.0, 2.0)
         freed = np.maximum(freed, need[row, rank, line])
-        need[row, rank, line] = freed + np.maximum(over[row, rank], 1.0)
+        need[row, rank, line] = freed + more
     if stuck.any():
         _leanest_of(problem, layout, peaks, stuck, most)
     return Solution(layout, peaks, possible)

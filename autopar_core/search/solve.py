@@ -31,12 +31,14 @@ RIVALS, BEHIND = 4, 0.1
 CELLS = 2**19
 
 
-def solve(problem: Problem, partition: Plan, recompute: Plan) -> Solution:
+def solve(problem: Problem, partition: Plan, recompute: Plan, *, thorough: bool = True) -> Solution:
     """The layout of every row: the fastest that fits, else what the survey says of the miss.
 
     Args:
         problem: Rows that share their schedule key.
         partition, recompute: The plans.
+        thorough: With several chunks per rank, try every layer on every chunk; else keep to chunks
+            that are level or packed.
     """
     solution = survey(problem, partition, recompute)
     found = space(problem.composer, problem.key, problem.layers, partition)
@@ -48,7 +50,7 @@ def solve(problem: Problem, partition: Plan, recompute: Plan) -> Solution:
     step = max(1, CELLS // (problem.key.stages * _pages(problem, found)))
     for start in range(0, len(rows), step):
         some = rows[start : start + step]
-        best = _fastest(problem.take(some), found, recompute, solution.take(some))
+        best = _fastest(problem.take(some), found, recompute, solution.take(some), thorough)
         solution.put(some, best)
     return solution
 
@@ -59,7 +61,9 @@ def _pages(problem: Problem, found: Space) -> int:
     return min(problem.layers, max(LEAST, int(WINDOW * problem.layers / problem.key.ranks))) + 1
 
 
-def _fastest(problem: Problem, found: Space, plan: Plan, known: Solution) -> Solution:
+def _fastest(
+    problem: Problem, found: Space, plan: Plan, known: Solution, thorough: bool
+) -> Solution:
     """The fastest layout of rows that have a layout that fits."""
     most = problem.layers // problem.key.stages * 2 + 2
     options = choices(
@@ -75,7 +79,7 @@ def _fastest(problem: Problem, found: Space, plan: Plan, known: Solution) -> Sol
     elif found.listed is not None:
         state = _listed(cases, found.listed)
     else:
-        state = _searched(cases, per_row)
+        state = _searched(cases, per_row, thorough)
     rows = np.arange(len(problem))
     given = Cases.of(problem, options[:1], boxes[:1])
     first = cases_of(known, given)
@@ -145,7 +149,7 @@ def _listed(cases: Cases, listed: Ints) -> State:
     )  # fmt: skip
 
 
-def _searched(cases: Cases, per_row: int) -> State:
+def _searched(cases: Cases, per_row: int, thorough: bool) -> State:
     """Balance and local search of open partitions; ``per_row`` cases of a row follow each other."""
     key, layers = cases.problem.key, cases.problem.layers
     pages = min(layers, max(LEAST, int(WINDOW * layers / key.ranks))) + 1
@@ -156,10 +160,10 @@ def _searched(cases: Cases, per_row: int) -> State:
     state, book = _best_start(cases, books, starts)
     kept = _promising(state.seconds, per_row)
     if len(kept) == len(cases):
-        return _downhill(cases, book, state)
+        return _downhill(cases, book, state, thorough)
     found = _downhill(
         cases.take(kept), part_of(book, cases.take(kept), kept),
-        State(state.trial.take(kept), state.at[kept], state.seconds[kept]),
+        State(state.trial.take(kept), state.at[kept], state.seconds[kept]), thorough,
     )  # fmt: skip
     order = np.arange(len(cases))
     order[kept] = len(cases) + np.arange(len(kept))
@@ -177,7 +181,7 @@ def _promising(seconds: Floats, per_row: int) -> Ints:
     return np.nonzero((keep & np.isfinite(table)).reshape(-1))[0]
 
 
-def _downhill(cases: Cases, book: Book, state: State) -> State:
+def _downhill(cases: Cases, book: Book, state: State, thorough: bool) -> State:
     """Local search from one start of each case."""
     key = cases.problem.key
     # downhill on bounds, which are close, then on the true end from the better of both
@@ -196,6 +200,8 @@ def _downhill(cases: Cases, book: Book, state: State) -> State:
     at = np.where(better[:, None], again.at, state.at)
     seconds = np.where(better, again.seconds, state.seconds)
     state = State(trial, at, seconds)
+    if key.chunks > 1 and not thorough:
+        return state
     return improve(cases, book if key.chunks == 1 else None, state, exact=True)
 
 

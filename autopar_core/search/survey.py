@@ -61,11 +61,15 @@ def _level(
         slowest = busy.max(axis=1)
         uneven = slowest > (1 + WORTH) * busy.mean(axis=1)
         slowed = (key.chunks > 1) & (slowest > (1 + WORTH) * plain.max(axis=1))
-        rows = rows[uneven | slowed]
+        rows, slowest = rows[uneven | slowed], slowest[uneven | slowed]
     if not len(rows):
         return
     part, box = problem.take(rows), found.boxes[0]
-    totals = balanced_with_recompute(part, box, unit[rows], on_ranks(extra[rows], key))
+    totals, least = balanced_with_recompute(part, box, unit[rows], on_ranks(extra[rows], key))
+    worth = np.nonzero(least < (1 - WORTH) * slowest)[0]
+    if not len(worth):
+        return
+    rows, part, totals = rows[worth], part.take(worth), totals[worth]
     tried = [totals if key.chunks == 1 else even_chunks(part, box, totals)]
     if key.chunks > 1:
         tried.append(_packed_where_full(part, box, layout.layers[rows]))

@@ -155,7 +155,7 @@ def space(request: Any, kit: Any) -> Space:
         assert 40 <= len(batch) <= 1500
         bound = evaluate(batch, estimator)
         balanced = estimator.rows(batch, Effort.REPLAY)
-        exact = estimator.rows(batch, Effort.SEARCH)
+        exact = estimator.rows(batch, Effort.CELLS)
         _SPACES[name] = Space(job, manager, contexts, estimator, batch, bound, balanced, exact)
     return _SPACES[name]
 
@@ -192,7 +192,7 @@ def test_a_search_never_makes_a_row_slower_or_misfit(space: Space) -> None:
 
 def test_a_row_alone_is_the_row_among_others(space: Space) -> None:
     for row in range(0, len(space.batch), max(1, len(space.batch) // 25)):
-        alone = space.estimator.rows(space.batch.take(np.array([row])), Effort.SEARCH)
+        alone = space.estimator.rows(space.batch.take(np.array([row])), Effort.CELLS)
         assert alone.memory[0] == space.exact.memory[row]
         assert np.array_equal(alone.seconds[0], space.exact.seconds[row], equal_nan=True)
 
