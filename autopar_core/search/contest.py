@@ -29,9 +29,13 @@ from autopar_core.search.exact import ExactTimes, beaten, front
 # allowed for, larger ones as long as no more than so many rows are searched.
 REACHES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 ALWAYS, SEARCHES = 0.01, 300
-# Rows from which several processes pay for their start; rows with several chunks of which all are
-# searched cell by cell, not only those of the sets.
+# Rows from which several processes pay for their start.
 FEW = 64
+# Rows with several chunks of which all are searched cell by cell, not only those of the sets.
+ALL_CELLS = 160
+# Most virtual stages of a row that is searched cell by cell: pairs of cells grow with the square, and
+# what one layer of a small stage can still save shrinks.
+CELL_STAGES = 32
 Key = Callable[[Floats, Ints], Floats]
 
 
@@ -99,7 +103,7 @@ class Contest:
             best, edge, winners = self._sets(alone)
             chunked = likely[self._chunked(likely)]
             members = np.unique(np.concatenate([best, edge, winners]))
-            rough = chunked if len(chunked) <= FEW else np.intersect1d(chunked, members)
+            rough = chunked if len(chunked) <= ALL_CELLS else np.intersect1d(chunked, members)
             rough = rough[~polished[rough]]
             if len(rough):
                 self._search(rough, Effort.CELLS)
@@ -224,12 +228,12 @@ class Contest:
         )
 
     def _chunked(self, some: Ints) -> Bools:
-        """(R,) rows with several chunks per rank whose partition is open."""
+        """(R,) rows with several chunks per rank, not too many, whose partition is open."""
         part = self.batch.take(self.rows[some])
         index, keys = self.estimator.contexts.composer.keys(part)
-        chunks = np.array([key.chunks for key in keys], np.int64)[index]
+        several = [key.chunks > 1 and key.stages <= CELL_STAGES for key in keys]
         partition = np.array([plan.kind == "auto" for plan in self.space.partitions])
-        return np.asarray((chunks > 1) & partition[part["partition_plan"]])
+        return np.asarray(np.array(several)[index] & partition[part["partition_plan"]])
 
     def _search(self, some: Ints, effort: Effort = Effort.SEARCH) -> None:
         """Replace the estimates of some rows by what a search finds."""

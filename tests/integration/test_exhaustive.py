@@ -220,8 +220,12 @@ def test_nothing_better_was_missed(space: Space, rank_by: str, weights: dict[str
     )  # fmt: skip
     ctx = evolve(space.contexts.core, space=evolve(space.job.space, weights=weights))
     shown = np.flatnonzero(result.exact)
-    assert np.array_equal(result.seconds[shown], seconds[shown])
-    assert np.array_equal(result.memory_bytes[shown], memory[shown])
+    # members of the sets are searched cell by cell; other contenders may be a little slower than that
+    members = np.union1d(result.ranking, result.pareto)
+    assert np.array_equal(result.seconds[members], seconds[members])
+    assert np.array_equal(result.memory_bytes[members], memory[members])
+    assert (result.seconds[shown] >= seconds[shown]).all()
+    assert (result.seconds[shown] <= 1.05 * seconds[shown]).all()
     assert [detail.row for detail in result.top] == result.ranking.tolist()
     assert [d.performance.seconds for d in result.top] == seconds[result.ranking].tolist()
     key = ranker.key(seconds[rows], memory[rows], ctx)
