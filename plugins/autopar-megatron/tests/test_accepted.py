@@ -129,7 +129,7 @@ def random_strategies(count: int) -> Iterator[dict[str, Any]]:
                 "position": "learned" if learned else "rope",
                 "position_rows": 4096 if learned else 0,
             },
-            "stages": stages, **recompute, "precision": draw.choice(["bf16", "bf16", "fp16", "fp8"]),
+            "stages": stages, **recompute, "precision": draw.choice(["bf16", "bf16", "fp16", "fp8-delayed"]),
             "dp_degree": dp, "tp_degree": tp, "pp_degree": pp, "cp_degree": cp, "vpp_degree": vpp,
             "micro_batch_num": pp * draw.randint(1, 3),
             "schedule": "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b",
