@@ -140,7 +140,7 @@ def small(picture: Path) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_blocks_show_what_commands_print(tmp_path: Path) -> None:
     session = Session(tmp_path)
     stale = [
