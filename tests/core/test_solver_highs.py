@@ -132,6 +132,6 @@ def test_never_worse_than_the_integer_program_by_half_a_percent(record_property:
         assert step <= theirs * 1.005
         assert step >= bound * (1 - 1e-6)
     assert compared >= 5
-    record_property("worst", worst)
-    record_property("milliseconds", 1e3 * mine_total / tried)
-    record_property("times as fast", theirs_total / compared / (mine_total / tried))
+    record_property("worst", float(worst))
+    record_property("milliseconds", float(1e3 * mine_total / tried))
+    record_property("times as fast", float(theirs_total / compared / (mine_total / tried)))
