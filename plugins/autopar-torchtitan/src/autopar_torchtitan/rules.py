@@ -167,7 +167,9 @@ def _unsharded(batch: StrategyBatch) -> Broken:
 def _empty(batch: StrategyBatch, ctx: Context) -> Broken:
     """Given partitions with a stage between the ends that has no layer."""
     rows = np.zeros(len(batch), dtype=bool)
-    shaped = np.isin(batch["schedule"], [batch.fields["schedule"].encode(n) for n in V_SHAPED])
+    field = batch.fields["schedule"]
+    known = [field.encode(name) for name in V_SHAPED if name in field.choices]
+    shaped = np.isin(batch["schedule"], known)
     for index, plan in enumerate(ctx.space.partitions):
         if plan.kind == "given" and plan.given is not None:
             counts = [
