@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from attrs import frozen
 
 from autopar_core.compose.layout import Layout, Modes, modes_of
 from autopar_core.compose.memory_table import SITUATIONS, STAGE_SITUATIONS, MemoryTable
-from autopar_core.compose.situation import BACKWARD, END, FORWARD, INPUT, Situation
+from autopar_core.compose.situation import END, FORWARD, INPUT, Situation
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.terms import (
     EMBEDDING_BACKWARD,
@@ -22,6 +23,10 @@ from autopar_core.domain.terms import (
     MODES,
     STAGE_INSTANTS,
 )
+
+
+# Cells (moments x rows) that are compared at once: arrays of this size stay in a core's cache.
+CELLS = 2**18
 
 
 @frozen(eq=False)
@@ -39,14 +44,18 @@ class _Features:
     by_rank: tuple[tuple[Floats, Floats], ...]
     alike: tuple[tuple[Floats, Floats], ...]
 
-    def of(self, situation: Situation, rank: int, moments: slice) -> Floats:
-        """(M of the rank, K) bytes: rows run along memory, so that maxima over moments are fast."""
-        stages = slice(rank, None, situation.key.ranks)
-        columns = [feature[:, stages] for feature, _ in self.by_rank]
-        counts = [count[:, moments] for _, count in self.by_rank]
-        columns += [feature[:, None] for feature, _ in self.alike]
-        counts += [count[None, moments] for _, count in self.alike]
-        return np.asarray(np.concatenate(counts, axis=0).T @ np.concatenate(columns, axis=1).T)
+    def of(self, situation: Situation, moments: Ints) -> Floats:
+        """(ranks, W, K) bytes at moments (ranks, W): rows run along memory, for maxima over moments."""
+        ranks, chunks = situation.key.ranks, situation.key.chunks
+        columns = [
+            feature.T.reshape(chunks, ranks, -1).transpose(1, 0, 2) for feature, _ in self.by_rank
+        ]
+        counts = [count for _, count in self.by_rank]
+        for feature, count in self.alike:
+            columns.append(np.broadcast_to(feature, (ranks, 1, len(feature))))
+            counts.append(count[None])
+        number = np.concatenate(counts, axis=0).T[moments]
+        return np.asarray(np.matmul(number, np.concatenate(columns, axis=1)))
 
 
 def _features(
@@ -101,33 +110,36 @@ def _per_pending(table: MemoryTable, situation: Situation, layers: Floats) -> Fl
 
 
 def _stage_value(
-    table: MemoryTable, instant: str, kind: Ints, first: int, layers: Floats
+    table: MemoryTable, instants: Sequence[str], kind: Ints, flags: Sequence[int], layers: Floats
 ) -> Floats:
-    """(K, S) bytes at an instant of the whole stage."""
-    column = (STAGE_INSTANTS.index(instant) * 4 + kind) * 2 + first
-    at = table.at[:, None] * STAGE_SITUATIONS + column[None, :]
+    """(flags, K, S) largest of some instants of the whole stage, in first or later backwards."""
+    number = np.array([STAGE_INSTANTS.index(name) for name in instants])[:, None, None, None]
+    column = (number * 4 + kind) * 2 + np.array(flags)[:, None, None]
+    at = table.at[:, None] * STAGE_SITUATIONS + column
     value = table.stage.ravel().take(at)
     if table.layered:
         value += table.stage_layer.ravel().take(at) * layers
-    return np.asarray(value)
+    return np.asarray(value[0] if len(instants) == 1 else value.max(axis=0))
 
 
-def _forward(table: MemoryTable, kind: Ints, first: int, layers: Floats, modes: Modes) -> Floats:
-    """(K, S) over the base: the end of a forward whose top block does not recompute, else nothing."""
-    value = modes.saved(table.saved, layers)
-    value += _stage_value(table, FORWARD_END, kind, first, layers)
+def _forward(
+    table: MemoryTable, kind: Ints, flags: Sequence[int], layers: Floats, modes: Modes
+) -> Floats:
+    """(flags, K, S) over the base: the end of a forward whose top block does not recompute."""
+    value = _stage_value(table, (FORWARD_END,), kind, flags, layers)
+    value += modes.saved(table.saved, layers)
     return np.where((modes.number(layers) == 0) & (layers > 0), value, 0.0)
 
 
 def _backward(
-    table: MemoryTable, kind: Ints, first: int, layers: Floats, modes: Modes, split: bool
+    table: MemoryTable, kind: Ints, flags: Sequence[int], layers: Floats, modes: Modes, split: bool
 ) -> Floats:
-    """(K, S) over the base: the largest instant of a backward of one chunk.
+    """(flags, K, S) over the base: the largest instant of a backward of one chunk.
 
     With ``split`` only the inputs' gradients are computed: blocks that are done hold what their
     weight gradients need.
     """
-    worst = np.zeros_like(layers)
+    worst = np.zeros((len(flags), *layers.shape))
     ends = (
         (np.nonzero(kind & 1)[0], (LOSS, HEAD_BACKWARD, HEAD_REDUCE), True),
         (np.nonzero(kind & 2)[0], (EMBEDDING_BACKWARD, EMBEDDING_REDUCE), False),
@@ -137,24 +149,27 @@ def _backward(
         base = modes.at(at).saved(table.saved, here) if saved else (
             table.saved[:, 0, None] * here if split else 0.0
         )  # fmt: skip
-        for instant in instants:
-            value = base + _stage_value(table, instant, kind[at], first, here)
-            worst[:, at] = np.maximum(worst[:, at], value)
-    flat, rows = table.block.ravel(), table.at[:, None] * SITUATIONS
-    situation = rows + ((kind * 2 + first) * 4 * len(MODES))[None, :]
-    done = table.done[:, kind * 2 + first] if table.done.any() else None
+        value = base + _stage_value(table, instants, kind[at], flags, here)
+        worst[:, :, at] = np.maximum(worst[:, :, at], value)
+    flat, width = table.block.ravel(), 4 * len(MODES)
+    situation = table.at[:, None] * SITUATIONS + (kind * 2 * width)[None, :]
+    done = [table.done[:, kind * 2 + flag] for flag in flags] if table.done.any() else None
     if split:
-        done = table.saved[:, 0, None] + (0.0 if done is None else done)
+        none = table.saved[:, 0, None]
+        done = [none + (done[i] if done else 0.0) for i in range(len(flags))]
     for block in modes.positions(layers):
         column = situation + 6 * (block == layers) + 3 * (block == 1)
         mode = modes.number(block)
         if mode.ndim:
             column += mode
-        value = modes.saved(table.saved, np.maximum(block - 1, 0))
-        value += flat.take(column)
-        if done is not None:
-            value += done * (layers - block)
-        np.maximum(worst, value, out=worst, where=(block >= 1) & (block <= layers))
+        saved_below = modes.saved(table.saved, np.maximum(block - 1, 0))
+        inside = (block >= 1) & (block <= layers)
+        for i, flag in enumerate(flags):
+            value = flat.take(column + flag * width)
+            value += saved_below
+            if done is not None:
+                value += done[i] * (layers - block)
+            np.maximum(worst[i], value, out=worst[i], where=inside)
     return worst
 
 
@@ -171,29 +186,29 @@ def _at_work(table: MemoryTable, situation: Situation, layout: Layout, layers: F
     if compact is not None:
         layout, places = compact.layout, compact.places
     shown = layout.layers.astype(np.float64)
-    rest = _per_micro_batch(table, _places_of(places), layout)
     modes = modes_of(layout)
-    at = situation.segments
-    kind, first, stage = situation.kind[at], situation.first[at].astype(int), situation.stage[at]
-    added = np.zeros((len(at), len(layers)))
-    for which in (FORWARD, BACKWARD, END, INPUT):
-        for flag in (0, 1):
-            here = np.nonzero((kind == which) & (first == flag))[0]
-            if not len(here):
-                continue
-            if which == END:
-                parts = _stage_value(table, FINAL, places, 0, shown)
-            elif which == FORWARD:
-                parts = np.maximum(rest, _forward(table, places, flag, shown, modes))
-            else:
-                split = which == INPUT
-                parts = _backward(table, places, flag, shown, modes, split)
-                np.maximum(parts, rest, out=parts)
-            if which != END and table.working is not None:
-                parts = parts + modes.saved(table.working, shown)
-            columns = parts.T
-            added[here] = columns[stage[here]] if compact is None else compact.spread(
-                columns, layers, stage[here])  # fmt: skip
+    parts, which = [], np.full(len(situation.segments), -1)
+    working = None if table.working is None else modes.saved(table.working, shown)
+    rest = _per_micro_batch(table, _places_of(places), layout)
+    for kind, flags, segments in situation.works():
+        if kind == END:
+            part = _stage_value(table, (FINAL,), places, (0,), shown)
+        elif kind == FORWARD:
+            part = np.maximum(rest, _forward(table, places, flags, shown, modes))
+        else:
+            part = _backward(table, places, flags, shown, modes, kind == INPUT)
+            np.maximum(part, rest, out=part)
+        if kind != END and working is not None:
+            part = part + working
+        for i, at in enumerate(segments):
+            which[at] = len(parts)
+            parts.append(part[i].T)
+    columns, stage = np.stack(parts), situation.stage[situation.segments]
+    if compact is None:
+        added = np.asarray(columns[which, stage])
+    else:
+        added = compact.spread(columns, which, layers, stage)
+    added[which < 0] = 0.0  # weight gradients hold nothing that a pending micro-batch does not
     return added
 
 
@@ -230,16 +245,16 @@ class _Compact:
                 return None
         return cls(Layout(columns, modes[0], modes[1]), np.array([2, 0, 0, 1]), low)
 
-    def spread(self, columns: Floats, layers: Floats, stage: Ints) -> Floats:
-        """(stages asked for, K) from the four (4, K) columns."""
+    def spread(self, columns: Floats, which: Ints, layers: Floats, stage: Ints) -> Floats:
+        """(segments, K) of tables (T, 4, K): the stage of each segment in the table that it names."""
         last = layers.shape[1] - 1
-        made = np.empty((len(stage), columns.shape[1]))
-        for index, one in enumerate(stage.tolist()):
-            if one in (0, last):
-                made[index] = columns[0 if one == 0 else 3]
-            else:
-                made[index] = np.where(layers[:, one] == self.least, columns[1], columns[2])
-        return made
+        column = np.where(stage == 0, 0, np.where(stage == last, 3, 1))
+        made = columns[which, column]
+        inner = np.nonzero(column == 1)[0]
+        more = layers.T[stage[inner]] != self.least
+        if more.any():
+            made[inner] = np.where(more, columns[which[inner], 2], made[inner])
+        return np.asarray(made)
 
 
 def _places_of(kinds: Ints) -> dict[str, Bools]:
@@ -251,33 +266,37 @@ def _places_of(kinds: Ints) -> dict[str, Bools]:
 
 def rank_peaks(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
     """(K, ranks) largest allocated bytes of every rank."""
+    moments, runs, firsts = situation.grid()
+    size = max(1, CELLS // moments.size)
+    if len(layout.layers) > size:
+        parts = [slice(i, i + size) for i in range(0, len(layout.layers), size)]
+        return np.concatenate(
+            [rank_peaks(table.take(rows), situation, layout.take(rows)) for rows in parts]
+        )
     features, added = _parts(table, situation, layout)
-    peaks = features.constant
-    for rank, moments, segments in _ranks(situation):
-        held = features.of(situation, rank, moments)
-        if len(held) > segments.stop - segments.start:
-            runs = situation.segments[segments] - moments.start
-            held = np.maximum.reduceat(held, runs, axis=0)
-        held += added[segments]
-        peaks[:, rank] += held.max(axis=0)
-    return peaks
+    held = features.of(situation, moments).reshape(moments.size, -1)
+    if len(held) > len(runs):
+        held = np.maximum.reduceat(held, runs, axis=0)
+    held += added
+    return features.constant + np.maximum.reduceat(held, firsts, axis=0).T
 
 
 def peak_moments(table: MemoryTable, situation: Situation, layout: Layout) -> list[int]:
     """Moment at which each rank of the only row peaks."""
     value = moment_bytes(table, situation, layout)
-    return [int(moments.start + value[moments].argmax()) for _, moments, _ in _ranks(situation)]
+    bounds = np.append(situation.starts, len(value)).tolist()
+    return [a + int(value[a:b].argmax()) for a, b in pairwise(bounds)]
 
 
 def moment_bytes(table: MemoryTable, situation: Situation, layout: Layout) -> Floats:
     """(M,) largest allocated bytes during each moment of the only row."""
     features, added = _parts(table, situation, layout)
+    moments, _, _ = situation.grid()
     value = np.empty(len(situation.rank))
-    for rank, moments, segments in _ranks(situation):
-        lengths = np.diff(np.append(situation.segments[segments], moments.stop))
-        value[moments] = features.of(situation, rank, moments)[:, 0]
-        value[moments] += np.repeat(added[segments, 0], lengths) + features.constant[0, rank]
-    return value
+    value[moments] = features.of(situation, moments)[:, :, 0]
+    value += features.constant[0, situation.rank]
+    lengths = np.diff(np.append(situation.segments, len(value)))
+    return np.asarray(value + np.repeat(added[:, 0], lengths))
 
 
 def _parts(table: MemoryTable, situation: Situation, layout: Layout) -> tuple[_Features, Floats]:
@@ -286,12 +305,3 @@ def _parts(table: MemoryTable, situation: Situation, layout: Layout) -> tuple[_F
         _features(table, situation, layout, layers),
         _at_work(table, situation, layout, layers),
     )
-
-
-def _ranks(situation: Situation) -> Iterator[tuple[int, slice, slice]]:
-    """(rank, its moments, its segments)."""
-    bounds = np.r_[situation.starts, len(situation.rank)]
-    at = np.asarray(np.searchsorted(situation.segments, bounds))
-    for rank in range(situation.key.ranks):
-        moments = slice(int(bounds[rank]), int(bounds[rank + 1]))
-        yield rank, moments, slice(int(at[rank]), int(at[rank + 1]))

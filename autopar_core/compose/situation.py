@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import field, frozen
 
+from autopar_core.compose.corners import corners
 from autopar_core.domain.arrays import Array, Bools, Floats, Ints
 from autopar_core.hooks.schedule import Moments, ScheduleKey
 
@@ -48,6 +49,8 @@ class Situation:
     segments: Ints
     place: Mapping[str, Bools]
     _shown: dict[tuple[str, str], Floats] = field(factory=dict, init=False, repr=False)
+    _grid: list[tuple[Ints, Ints, Ints]] = field(factory=list, init=False, repr=False)
+    _works: list[tuple[int, list[int], list[Ints]]] = field(factory=list, init=False, repr=False)
 
     @classmethod
     def of(
@@ -55,8 +58,9 @@ class Situation:
     ) -> Situation:
         """Keep the moments that matter for terms with these ``when`` values.
 
-        A moment is dropped when another one of the same rank, kind and chunk holds at least as much
-        in every respect that some term depends on; terms are non-negative sums over what is held.
+        A moment is dropped when another one of the same rank, kind and chunk, or a mix of two, holds
+        at least as much in every respect that some term depends on; terms are non-negative sums over
+        what is held.
         Ends of a forward count only with ``forward_end``: else the backward that follows holds as
         much.
         """
@@ -109,6 +113,35 @@ class Situation:
             flags = np.repeat(one[:, None], self.key.chunks, axis=1)
         where = np.arange(self.key.chunks)[None, :] * self.key.ranks + self.rank[:, None]
         return np.asarray((flags & self.place[on][where]).astype(np.float64))
+
+    def grid(self) -> tuple[Ints, Ints, Ints]:
+        """Moments as a table, for all ranks at once.
+
+        Returns:
+            (ranks, W) moments of each rank, its last one repeated; (segments,) place in the table,
+            row by row, at which each segment starts; (ranks,) first segment of each rank.
+        """
+        if not self._grid:
+            size = np.diff(np.append(self.starts, len(self.rank)))
+            place = np.minimum(np.arange(size.max()), size[:, None] - 1)
+            rank = np.searchsorted(self.starts, self.segments, side="right") - 1
+            runs = rank * place.shape[1] + self.segments - self.starts[rank]
+            firsts = np.searchsorted(self.segments, self.starts)
+            self._grid.append((self.starts[:, None] + place, runs, np.asarray(firsts)))
+        return self._grid[0]
+
+    def works(self) -> list[tuple[int, list[int], list[Ints]]]:
+        """(kind of work, values of ``first`` that occur with it, segments of each)."""
+        if not self._works:
+            kind, first = self.kind[self.segments], self.first[self.segments]
+            for which in (FORWARD, BACKWARD, END, INPUT):
+                found = [np.nonzero((kind == which) & (first == flag))[0] for flag in (0, 1)]
+                flags = [flag for flag in (0, 1) if len(found[flag])]
+                if which == END and flags:
+                    flags, found = [0], [np.nonzero(kind == which)[0], found[1]]
+                if flags:
+                    self._works.append((which, flags, [found[flag] for flag in flags]))
+        return self._works
 
     def stage_of(self, chunk: int) -> Ints:
         """(M,) virtual stage of the rank's given chunk."""
@@ -193,7 +226,9 @@ def _survivors(moments: Moments | _Moments, whens: frozenset[str], forward_end: 
         beaten = covers & (~covers.T | np.tri(len(members), k=-1, dtype=bool))
         keep += members[~beaten.any(axis=1)].tolist()
     kept = np.asarray(sorted(keep), dtype=np.int64)
-    return in_order(m, kept)
+    place = np.zeros(len(m.rank), np.int64)
+    place[rows] = index
+    return in_order(m, kept[corners(place[kept], held[kept].astype(np.float64))])
 
 
 def in_order(moments: Moments, rows: Ints) -> Ints:

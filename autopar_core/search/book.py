@@ -157,60 +157,6 @@ def joined(books: list[Book], which: Ints) -> Book:
 
 
 @cache
-def _variants(chunks: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """What a layer more, less, or on another chunk makes of a rank.
-
-    Returns:
-        (V, chunks) differences; page of "one less" and "one more" by chunk; (chunks, chunks) page of
-        "from chunk a to chunk b".
-    """
-    one = np.eye(chunks, dtype=np.int64)
-    rows: list[Ints] = [np.zeros(chunks, np.int64)]
-    less, more = np.zeros(chunks, np.int64), np.zeros(chunks, np.int64)
-    shift = np.zeros((chunks, chunks), np.int64)
-    for a in range(chunks):
-        less[a] = len(rows)
-        rows.append(-one[a])
-        more[a] = len(rows)
-        rows.append(one[a])
-    for a in range(chunks):
-        for b in range(chunks):
-            if a != b:
-                shift[a, b] = len(rows)
-                rows.append(one[b] - one[a])
-    return np.stack(rows), less, more, shift
-
-
-def neighbours(cases: Cases, counts: Ints) -> Book:
-    """The book of what one layer changes on each rank of (C, S) layers; page 0 is as it is."""
-    chunks, ranks = cases.problem.key.chunks, cases.problem.key.ranks
-    changes, *_ = _variants(chunks)
-    made = np.repeat(counts[:, None], len(changes), axis=1)
-    made += np.repeat(changes, ranks, axis=1)[None]
-    # what is outside the limits is never moved to
-    made = np.clip(made, cases.low[:, None], cases.high[:, None])
-    return Book.of(cases, made)
-
-
-def steps_between(cases: Cases, counts: Ints) -> Moves:
-    """Every layer that can go from one virtual stage to another, as pages of `neighbours`."""
-    key = cases.problem.key
-    _, less, more, shift = _variants(key.chunks)
-    give, take = counts > cases.low, counts < cases.high
-    case, source, target = np.nonzero(give[:, :, None] & take[:, None, :])
-    keep = source != target
-    case, source, target = case[keep], source[keep], target[keep]
-    one, two = source % key.ranks, target % key.ranks
-    a, b = source // key.ranks, target // key.ranks
-    within = one == two
-    pages = np.zeros((len(case), key.ranks), np.int64)
-    rows = np.arange(len(case))
-    pages[rows, one] = np.where(within, shift[a, b], less[a])
-    pages[rows, two] = np.where(within, shift[a, b], more[b])
-    return Moves(case, pages)
-
-
-@cache
 def _changes(ranks: int, layers: int) -> Ints:
     """(D, ranks) what moving so many layers, one or two, from rank to rank changes."""
     one = np.eye(ranks, dtype=np.int64)

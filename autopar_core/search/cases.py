@@ -15,7 +15,7 @@ from attrs import define, frozen
 from autopar_core.compose.layout import Layout
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.search.boxes import Box
-from autopar_core.search.choices import Choice
+from autopar_core.search.choices import Choice, solve_each
 from autopar_core.search.clock import on_ranks, rank_ends, rank_tails, stage_seconds, weights
 from autopar_core.search.problem import Problem, Solution, stage_costs
 
@@ -34,6 +34,12 @@ class Trial:
         return Trial(
             self.solution.take(rows), self.forward[rows], self.backward[rows], self.fits[rows]
         )
+
+    def put(self, rows: Ints, other: Trial) -> None:
+        """Replace some layouts in place."""
+        self.solution.put(rows, other.solution)
+        self.forward[rows], self.backward[rows] = other.forward, other.backward
+        self.fits[rows] = other.fits
 
     def mixed(self, at: Ints, ranks: int) -> Trial:
         """New layouts whose rank r is that of layout ``at[:, r]`` (Q', ranks)."""
@@ -105,23 +111,10 @@ class Cases:
         """((C,) seconds of a layer, (C, S) seconds of a stage without layers), memory aside."""
         return stage_costs(self.problem)
 
-    def trial(self, case: Ints, counts: Ints) -> Trial:
-        """Layers (Q, S) of some cases (Q,) with the cheapest recompute that fits."""
+    def trial(self, case: Ints, counts: Ints, *, thorough: bool = False) -> Trial:
+        """Layers (Q, S) of some cases (Q,) with recompute that fits: the cheapest if ``thorough``."""
         part = self.problem.take(case)
-        option = self.option[case]
-        made: list[tuple[Ints, Solution]] = []
-        for number in np.unique(option).tolist():
-            rows = np.nonzero(option == number)[0]
-            one = part if len(rows) == len(case) else part.take(rows)
-            made.append((rows, self.options[number].solve(one, counts[rows])))
-        solution = made[0][1]
-        if len(made) > 1:
-            order = np.argsort(np.concatenate([rows for rows, _ in made]), kind="stable")
-            layout = Layout.concat([s.layout for _, s in made]).take(order)
-            solution = Solution(
-                layout, np.concatenate([s.peaks for _, s in made])[order],
-                np.concatenate([s.possible for _, s in made])[order],
-            )  # fmt: skip
+        solution = solve_each(part, counts, self.options, self.option[case], thorough=thorough)
         forward, backward = stage_seconds(part.key, part.time, solution.layout)
         fits = (solution.peaks <= part.budget[:, None]) & solution.possible[:, None]
         return Trial(solution, forward, backward, fits)

@@ -7,7 +7,7 @@ fully recomputed layers that holds for every virtual stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +110,33 @@ class Alternating:
 
 
 Choice = Free | Uniform | Given | Alternating
+
+
+def solve_each(
+    problem: Problem, counts: Ints, options: Sequence[Choice], which: Ints, *, thorough: bool
+) -> Solution:
+    """Every row (K,) with the choice of its own: ``options[which]``."""
+    used = np.unique(which)
+    if len(used) == 1:
+        return options[int(used[0])].solve(problem, counts, thorough=thorough)
+    chosen = [options[number] for number in used.tolist()]
+    if all(isinstance(one, Uniform) for one in chosen):
+        place = np.searchsorted(used, which)
+        uniform = [one for one in chosen if isinstance(one, Uniform)]
+        full = np.minimum(np.array([one.full for one in uniform])[place, None], counts)
+        some = np.array([one.selective for one in uniform])[place, None]
+        layout = Layout(counts.copy(), np.minimum(some, counts - full), full)
+        allowed = uniform[0].allowed(layout, problem.key)
+        return Solution(layout, problem.peaks(layout), allowed)
+    solution = Solution(
+        Layout.plain(counts.copy()), np.zeros((len(counts), problem.key.ranks)),
+        np.ones(len(counts), bool),
+    )  # fmt: skip
+    for number in used.tolist():
+        rows = np.nonzero(which == number)[0]
+        made = options[number].solve(problem.take(rows), counts[rows], thorough=thorough)
+        solution.put(rows, made)
+    return solution
 
 
 def choices(problem: Problem, plan: Plan, most: int) -> list[Choice]:

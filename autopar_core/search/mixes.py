@@ -102,12 +102,8 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
     need = np.repeat(np.maximum(peaks - problem.budget[:, None], 0.0)[..., None], lines, axis=2)
     waiting = (need[..., 0] > 0) | (least > 0)
     stuck, plain = np.zeros_like(waiting), peaks.copy()
-    if not thorough:
-        # most rows that are over stay over: find them with one look
-        rows = np.nonzero((need[..., 0] > 0).any(axis=1))[0]
-        lost = rows[surely_over(problem.take(rows), counts[rows], most[rows])]
-        stuck[lost] = need[lost, :, 0] > 0
-        waiting[lost] = False
+    if not thorough and "full" in problem.modes:
+        _give_up(problem, layout, peaks, waiting, stuck, most)
     while waiting.any():
         row, rank = np.nonzero(waiting)
         cells = Cells(by_rank(counts, problem)[row, rank], flight[rank])
@@ -221,19 +217,29 @@ def leanest(problem: Problem, counts: Ints, plan: Plan) -> Floats:
     return peaks
 
 
-def surely_over(problem: Problem, counts: Ints, most: Ints) -> Bools:
-    """(K,) rows of which some rank is over with as many fully recomputed layers as allowed (K, ranks).
+def _give_up(
+    problem: Problem, layout: Layout, peaks: Floats, waiting: Bools, stuck: Bools, most: Ints
+) -> None:
+    """Rows that stay over with all that is allowed fully recomputed, most that are over: told at once.
 
-    Ranks that may hold less in another mix do not count.
+    Their ranks that are over get that recompute where nothing holds less, else they are ``stuck``.
     """
-    if "full" not in problem.modes or not len(counts):
-        return np.zeros(len(counts), bool)
-    layout = Layout.plain(counts.copy())
-    row, rank = np.nonzero(np.ones(most.shape, bool))
-    cells = Cells(by_rank(counts, problem)[row, rank], np.zeros((len(row), 0)))
-    _put(layout, problem.key.ranks, row, rank, cells, np.zeros_like(row), most[row, rank])
-    over = problem.peaks(layout) > problem.budget[:, None]
-    return np.asarray((over & _surely_leaner(problem, most)).any(axis=1))
+    over = peaks > problem.budget[:, None]
+    rows = np.nonzero(over.any(axis=1))[0]
+    if not len(rows):
+        return
+    part, one = problem.take(rows), Layout.plain(layout.layers[rows])
+    row, rank = np.nonzero(np.ones(most[rows].shape, bool))
+    cells = Cells(by_rank(one.layers, problem)[row, rank], np.zeros((len(row), 0)))
+    _put(one, problem.key.ranks, row, rank, cells, np.zeros_like(row), most[rows][row, rank])
+    leanest, sure = part.peaks(one), _surely_leaner(part, most[rows])
+    lost = np.nonzero(((leanest > part.budget[:, None]) & sure).any(axis=1))[0]
+    waiting[rows[lost]] = False
+    told = over[rows[lost]] & sure[lost]
+    stuck[rows[lost]] = over[rows[lost]] & ~sure[lost]
+    peaks[rows[lost]] = np.where(told, leanest[lost], peaks[rows[lost]])
+    stages = np.tile(told, (1, problem.key.chunks))
+    layout.full[rows[lost]] = np.where(stages, one.full[lost], layout.full[rows[lost]])
 
 
 def _surely_leaner(problem: Problem, most: Ints) -> Bools:

@@ -10,7 +10,7 @@ import numpy as np
 from attrs import frozen
 
 from autopar_core.domain.arrays import Bools, Floats, Ints
-from autopar_core.search.book import Book, Moves, neighbours, steps_along, steps_between
+from autopar_core.search.book import Book, Moves, steps_along
 from autopar_core.search.cases import Cases, Trial
 from autopar_core.search.clock import BOUND_SLACK
 
@@ -19,9 +19,6 @@ from autopar_core.search.clock import BOUND_SLACK
 EQUAL = 1e-10
 # Moves of a case that are timed exactly at once.
 AT_ONCE = 12
-# Looks at the most promising moves of a case in which none is shorter, before it is left as it is; with
-# one chunk per rank bounds are close and the search goes on until no bound is better.
-LOOKS = 8
 # Ranks up to which two layers are moved at once where no single one helps.
 PAIRS = 8
 # Moves of all cases whose layouts are put together at once: arrays of some MB.
@@ -42,43 +39,45 @@ class State:
     at: Ints
     seconds: Floats
 
+    def take(self, rows: Ints) -> State:
+        """The same of some cases."""
+        return State(self.trial.take(rows), self.at[rows], self.seconds[rows])
 
-def improve(cases: Cases, book: Book | None, state: State, exact: bool) -> State:
-    """Downhill until no move helps; a case changes by its own best move each time.
+    def put(self, rows: Ints, other: State) -> None:
+        """Replace some cases in place."""
+        self.trial.put(rows, other.trial)
+        self.at[rows], self.seconds[rows] = other.at, other.seconds
+
+
+def improve(cases: Cases, book: Book, state: State, exact: bool) -> State:
+    """Downhill on a ladder until no move helps; a case changes by its own best move each time.
 
     Args:
         cases: C cases.
-        book: A ladder for ranks of one chunk; None for several chunks.
+        book: Their ladder.
         state: Where to begin.
         exact: Time by replay, else by bounds.
     """
-    trial, at, seconds = state.trial, state.at.copy(), state.seconds.copy()
-    active = np.nonzero(np.isfinite(seconds))[0]
+    state = state.take(np.arange(len(cases)))
+    active = np.nonzero(np.isfinite(state.seconds))[0]
     at_once = 1
     while len(active):
         some = cases.take(active)
-        if book is None:
-            layers = trial.solution.layout.layers[active]
-            pages, moves = neighbours(some, layers), steps_between(some, layers)
-        else:
-            pages = part_of(book, some, active)
-            moves = steps_along(pages, at[active], at_once)
-        found, best = _best(pages, moves, seconds[active], exact)
-        rows = np.nonzero(best < seconds[active] * (1 - EQUAL))[0]
+        pages = part_of(book, some, active)
+        moves = steps_along(pages, state.at[active], at_once)
+        found, best = _best(pages, moves, state.seconds[active], exact)
+        rows = np.nonzero(best < state.seconds[active] * (1 - EQUAL))[0]
         if len(rows):
             turned = moves.take(found[rows])
-            changed = active[rows]
-            trial = _put(trial, changed, pages.layouts(turned.case, turned.pages))
-            if book is not None:
-                at[changed] = turned.pages
-            seconds[changed] = best[rows]
+            trial = pages.layouts(turned.case, turned.pages)
+            state.put(active[rows], State(trial, turned.pages, best[rows]))
         active = active[rows]
         if at_once == 2:
             at_once = 1
-        elif not len(active) and exact and book is not None and at.shape[1] <= PAIRS:
+        elif not len(active) and exact and state.at.shape[1] <= PAIRS:
             # where no layer helps alone, two together may
-            at_once, active = 2, np.nonzero(np.isfinite(seconds))[0]
-    return State(trial, at, seconds)
+            at_once, active = 2, np.nonzero(np.isfinite(state.seconds))[0]
+    return state
 
 
 def part_of(book: Book, cases: Cases, rows: Ints) -> Book:
@@ -89,14 +88,6 @@ def part_of(book: Book, cases: Cases, rows: Ints) -> Book:
     return book.take(cases, index)
 
 
-def _put(trial: Trial, rows: Ints, new: Trial) -> Trial:
-    """A copy with some layouts replaced."""
-    size = len(trial.forward)
-    order = np.arange(size)
-    order[rows] = size + np.arange(len(rows))
-    return Trial.concat([trial, new]).take(order)
-
-
 def _best(book: Book, moves: Moves, limit: Floats, exact: bool) -> tuple[Ints, Floats]:
     """((C,) best move of each case, (C,) its seconds); infinite where none beats the limit."""
     best, found = limit * (1 - EQUAL), np.zeros(len(limit), np.int64)
@@ -104,34 +95,31 @@ def _best(book: Book, moves: Moves, limit: Floats, exact: bool) -> tuple[Ints, F
     bound = np.full(len(keep), np.inf)
     for start in range(0, len(keep), CHUNK):
         part = slice(start, start + CHUNK)
-        bound[part] = _time(book, moves.take(keep[part]), exact=False)
+        bound[part] = time_of(book, moves.take(keep[part]), exact=False)
     good = bound < best[moves.case[keep]]
     keep, bound = keep[good], bound[good]
     value = np.full(len(limit), np.inf)
     if not exact:
-        head = _heads(moves.case[keep], bound, keep)
+        head = heads(moves.case[keep], bound, keep)
         value[moves.case[keep[head]]] = bound[head]
         found[moves.case[keep[head]]] = keep[head]
         return found, value
-    several, looks = book.cases.problem.key.chunks > 1, 0
-    while len(keep) and (looks < LOOKS or not several):
-        looks += 1
+    while len(keep):
         now = _first_of_each(moves.case[keep], bound, keep)
         some = moves.take(keep[now])
-        seconds = _time(book, some, exact=True)
-        head = _heads(some.case, seconds, keep[now])
+        seconds = time_of(book, some, exact=True)
+        head = heads(some.case, seconds, keep[now])
         which = head[seconds[head] < best[some.case[head]]]
         best[some.case[which]] = value[some.case[which]] = seconds[which]
         found[some.case[which]] = keep[now][which]
         left = np.ones(len(keep), bool)
         left[now] = False
         left &= bound < best[moves.case[keep]]
-        left &= ~(several & np.isfinite(value[moves.case[keep]]))
         keep, bound = keep[left], bound[left]
     return found, value
 
 
-def _time(book: Book, moves: Moves, *, exact: bool) -> Floats:
+def time_of(book: Book, moves: Moves, *, exact: bool) -> Floats:
     """(M,) seconds of the partitions that moves lead to."""
     rows, key = book.rows(moves.case, moves.pages), book.cases.problem.key
     stages = np.tile(rows, (1, key.chunks)), np.arange(key.stages)
@@ -154,7 +142,7 @@ def _hopeful(book: Book, moves: Moves, limit: Floats) -> Bools:
     return np.asarray(good & (step < limit[moves.case]))
 
 
-def _heads(case: Ints, value: Floats, tie: Ints) -> Ints:
+def heads(case: Ints, value: Floats, tie: Ints) -> Ints:
     """Indices of the least value of each case."""
     order = np.lexsort((tie, value, case))
     ordered = case[order]

@@ -8,6 +8,7 @@ downhill on the true end of the step until none helps. See docs/pipeline.md.
 from __future__ import annotations
 
 import numpy as np
+from attrs import frozen
 
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.space import Plan
@@ -15,6 +16,8 @@ from autopar_core.search.book import Book, by_chunks, joined, ladders
 from autopar_core.search.boxes import Box, Space, space
 from autopar_core.search.cases import Cases, Trial
 from autopar_core.search.choices import choices
+from autopar_core.search.chunk_moves import improve_chunks, shifted
+from autopar_core.search.clock import on_ranks
 from autopar_core.search.moves import State, improve, part_of
 from autopar_core.search.problem import Problem, Solution
 from autopar_core.search.starts import levels, slowest_least, sum_least
@@ -27,6 +30,10 @@ WINDOW, LEAST = 1.75, 16
 # Of the choices of recompute of a row so many are searched whose starts are no more than this share
 # slower than its best start.
 RIVALS, BEHIND = 4, 0.1
+# Most layers that go from every rank's fullest chunk to its leanest one at once.
+SHIFTS = 3
+# Of these so many are searched cell by cell.
+FINALISTS = 4
 # Cells (cases x pages x stages) that are tabulated at once.
 CELLS = 2**19
 
@@ -79,15 +86,24 @@ def _fastest(
     elif found.listed is not None:
         state = _listed(cases, found.listed)
     else:
-        state = _searched(cases, per_row, thorough)
+        state = _searched(cases, per_row, np.repeat(known.layout.layers, per_row, axis=0), thorough)
     rows = np.arange(len(problem))
     given = Cases.of(problem, options[:1], boxes[:1])
     first = cases_of(known, given)
-    seconds = np.concatenate([first.seconds[:, None], state.seconds.reshape(-1, per_row)], axis=1)
-    every = Trial.concat([first.trial, state.trial])
-    winner = seconds.argmin(axis=1)
-    at = np.where(winner == 0, rows, len(rows) + rows * per_row + winner - 1)
-    return every.take(at).solution
+    best = _best_of_rows(state.seconds, per_row)
+    polished = _polished(cases.take(best), state.take(best))
+    worse = first.seconds <= polished.seconds
+    every = Trial.concat([first.trial, polished.trial])
+    return every.take(np.where(worse, rows, len(rows) + rows)).solution
+
+
+def _polished(cases: Cases, state: State) -> State:
+    """The same partitions with the cheapest recompute of all that fit."""
+    rows = np.arange(len(cases))
+    again = _timed(cases, cases.trial(rows, state.trial.solution.layout.layers, thorough=True), None)
+    order = np.where(again.seconds < state.seconds, len(cases) + rows, rows)
+    trial = Trial.concat([state.trial, again.trial]).take(order)
+    return State(trial, state.at, np.minimum(state.seconds, again.seconds))
 
 
 def cases_of(known: Solution, cases: Cases) -> State:
@@ -149,42 +165,68 @@ def _listed(cases: Cases, listed: Ints) -> State:
     )  # fmt: skip
 
 
-def _searched(cases: Cases, per_row: int, thorough: bool) -> State:
-    """Balance and local search of open partitions; ``per_row`` cases of a row follow each other."""
+def _searched(cases: Cases, per_row: int, known: Ints, thorough: bool) -> State:
+    """Balance and local search of open partitions.
+
+    Args:
+        cases: C cases.
+        per_row: Cases of a row, which follow each other.
+        known: (C, S) layers that the survey gave the row.
+        thorough: Try every layer on every chunk.
+    """
     key, layers = cases.problem.key, cases.problem.layers
     pages = min(layers, max(LEAST, int(WINDOW * layers / key.ranks))) + 1
-    books, starts = _starts(cases, pages)
-    edge = np.asarray([(at >= pages - 2).any(axis=1) | ~ok for _, at, ok in starts]).all(axis=0)
-    if edge.any() and pages <= layers:
-        books, starts = _starts(cases, layers + 1)
-    state, book = _best_start(cases, books, starts)
-    kept = _promising(state.seconds, per_row)
-    if len(kept) == len(cases):
-        return _downhill(cases, book, state, thorough)
-    found = _downhill(
-        cases.take(kept), part_of(book, cases.take(kept), kept),
-        State(state.trial.take(kept), state.at[kept], state.seconds[kept]), thorough,
-    )  # fmt: skip
-    order = np.arange(len(cases))
-    order[kept] = len(cases) + np.arange(len(kept))
-    seconds = state.seconds.copy()
-    seconds[kept] = found.seconds
-    return State(Trial.concat([state.trial, found.trial]).take(order), state.at, seconds)
+    starts = _starts(cases, pages)
+    edge = [(one.at >= pages - 2).any(axis=2) | ~one.placed for one in starts]
+    if np.concatenate(edge, axis=1).all(axis=1).any() and pages <= layers:
+        starts = _starts(cases, layers + 1)
+    state, book = _best_start(cases, starts)
+    kept = _promising(state.seconds, per_row, RIVALS)
+    some = cases.take(kept)
+    state.put(kept, _downhill(some, part_of(book, some, kept), state.take(kept)))
+    if key.chunks == 1:
+        return state
+    # what the survey found may be better than all that keeps chunks level or packed, and so may be
+    # what lies between the two
+    layout = state.trial.solution.layout
+    base, recomputes = layout.layers.copy(), on_ranks(layout.selective + layout.full, key) > 0
+    _keep_better(cases, state, known)
+    for layers_each in range(1, SHIFTS + 1):
+        _keep_better(cases, state, shifted(cases, base, recomputes, layers_each))
+    if thorough:
+        kept = _promising(state.seconds, per_row, FINALISTS)
+        state.put(kept, improve_chunks(cases.take(kept), state.take(kept)))
+    return state
 
 
-def _promising(seconds: Floats, per_row: int) -> Ints:
-    """Cases from which their row's fastest layout may come: the best starts of each row."""
+def _keep_better(cases: Cases, state: State, known: Ints) -> None:
+    """Other partitions (C, S) where they are faster, in place."""
+    inside = ((known >= cases.low) & (known <= cases.high)).all(axis=1)
+    rows = np.nonzero(inside)[0]
+    if len(rows):
+        some = cases.take(rows)
+        other = _timed(some, some.trial(np.arange(len(rows)), known[rows]), None)
+        better = np.nonzero(other.seconds < state.seconds[rows])[0]
+        state.put(rows[better], other.take(better))
+
+
+def _best_of_rows(seconds: Floats, per_row: int) -> Ints:
+    """The fastest case of every row."""
+    table = seconds.reshape(-1, per_row)
+    return np.asarray(np.arange(len(table)) * per_row + table.argmin(axis=1))
+
+
+def _promising(seconds: Floats, per_row: int, most: int) -> Ints:
+    """Cases from which their row's fastest layout may come: its best ones, ``most`` at most."""
     table = seconds.reshape(-1, per_row)
     best = table.min(axis=1, keepdims=True)
     rank = np.argsort(np.argsort(table, axis=1, kind="stable"), axis=1)
-    keep = (rank < RIVALS) & (table <= best * (1 + BEHIND))
+    keep = (rank < most) & (table <= best * (1 + BEHIND))
     return np.nonzero((keep & np.isfinite(table)).reshape(-1))[0]
 
 
-def _downhill(cases: Cases, book: Book, state: State, thorough: bool) -> State:
-    """Local search from one start of each case."""
-    key = cases.problem.key
-    # downhill on bounds, which are close, then on the true end from the better of both
+def _downhill(cases: Cases, book: Book, state: State) -> State:
+    """Local search on a book: on bounds, which are close, then on the true end."""
     rows = np.arange(len(cases))
     layout = state.trial.solution.layout
     bound = np.full(len(cases), np.inf)
@@ -194,56 +236,60 @@ def _downhill(cases: Cases, book: Book, state: State, thorough: bool) -> State:
     )
     quick = improve(cases, book, State(state.trial, state.at, bound), exact=False)
     again = _timed(cases, quick.trial, quick.at)
-    better = (again.seconds < state.seconds) & np.isfinite(state.seconds)
-    order = np.where(better, len(cases) + rows, rows)
-    trial = Trial.concat([state.trial, again.trial]).take(order)
-    at = np.where(better[:, None], again.at, state.at)
-    seconds = np.where(better, again.seconds, state.seconds)
-    state = State(trial, at, seconds)
-    if key.chunks > 1 and not thorough:
-        return state
-    return improve(cases, book if key.chunks == 1 else None, state, exact=True)
+    better = np.nonzero((again.seconds < state.seconds) & np.isfinite(state.seconds))[0]
+    state.put(better, again.take(better))
+    return improve(cases, book, state, exact=True) if cases.problem.key.chunks == 1 else state
 
 
-Start = tuple[Book, Ints, Bools]
+@frozen(eq=False)
+class Starts:
+    """Partitions on one book: (C, N, ranks) pages, and (C, N) whether everything found a place."""
+
+    book: Book
+    at: Ints
+    placed: Bools
 
 
-def _starts(cases: Cases, pages: int) -> tuple[list[Book], list[Start]]:
-    """Ladders, and partitions on them: pages of every rank, and whether everything found a place."""
-    books = ladders(cases, pages)
+def _starts(cases: Cases, pages: int) -> list[Starts]:
+    """Ladders with the partitions whose slowest rank takes least, and whose sum is least below limits."""
     ranks, layers = cases.problem.key.ranks, cases.problem.layers
     low = by_chunks(cases.low, ranks).sum(axis=2)
-    made: list[Start] = []
-    for book in books:
+    made = []
+    for book in ladders(cases, pages):
         seconds = book.by_page()
-        counts, ok = slowest_least(seconds, low, layers)
-        made.append((book, counts - low, ok))
-        safe = np.where(ok[:, None], counts, low)
-        for limit in levels(seconds, safe, low):
-            more, fine = sum_least(seconds, low, layers, np.where(ok, limit, np.inf))
-            made.append((book, more - low, fine))
-    return books, made
+        counts, placed = slowest_least(seconds, low, layers)
+        limit = levels(seconds, np.where(placed[:, None], counts, low), low)
+        limit = np.where(placed[:, None], limit, np.inf)
+        number = limit.shape[1]
+        more, fine = sum_least(
+            np.repeat(seconds, number, axis=0), np.repeat(low, number, axis=0), layers,
+            limit.reshape(-1),
+        )  # fmt: skip
+        at = np.concatenate([counts[:, None], more.reshape(-1, number, ranks)], axis=1)
+        ok = np.concatenate([placed[:, None], fine.reshape(-1, number)], axis=1)
+        made.append(Starts(book, at - low[:, None], ok))
+    return made
 
 
-def _best_start(cases: Cases, books: list[Book], starts: list[Start]) -> tuple[State, Book]:
+def _best_start(cases: Cases, starts: list[Starts]) -> tuple[State, Book]:
     """The start of each case that bounds say is fastest, timed, and one book of the ladders."""
-    rows = np.arange(len(cases))
+    rows, number = np.arange(len(cases)), starts[0].at.shape[1]
     bounds = []
-    for book, at, ok in starts:
-        value = np.full(len(cases), np.inf)
-        good = np.nonzero(ok)[0]
-        if len(good):
-            trial = book.layouts(good, at[good])
-            fits = trial.fits.all(axis=1)
+    for one in starts:
+        value = np.full(one.placed.shape, np.inf)
+        case, start = np.nonzero(one.placed)
+        if len(case):
+            trial = one.book.layouts(case, one.at[case, start])
             step = cases.steps(
-                good, trial.solution.layout.layers, trial.forward, trial.backward, False
+                case, trial.solution.layout.layers, trial.forward, trial.backward, False
             )
-            value[good] = np.where(fits, step, np.inf)
+            value[case, start] = np.where(trial.fits.all(axis=1), step, np.inf)
         bounds.append(value)
-    best = np.stack(bounds).argmin(axis=0)
-    at = np.stack([one for _, one, _ in starts])[best, rows]
-    at = np.where(np.isfinite(np.stack(bounds)[best, rows])[:, None], at, 0)
-    chosen = joined(books, best // (len(starts) // len(books)))
+    bound = np.concatenate(bounds, axis=1)
+    best = bound.argmin(axis=1)
+    found = np.isfinite(bound[rows, best])
+    at = np.concatenate([one.at for one in starts], axis=1)[rows, best]
+    at = np.where(found[:, None], at, 0)
+    chosen = joined([one.book for one in starts], best // number)
     state = _timed(cases, chosen.layouts(rows, at), at)
-    value = np.stack(bounds)[best, rows]
-    return State(state.trial, at, np.where(np.isfinite(value), state.seconds, np.inf)), chosen
+    return State(state.trial, at, np.where(found, state.seconds, np.inf)), chosen

@@ -51,16 +51,16 @@ def sum_least(seconds: Floats, low: Ints, layers: int, limit: Floats) -> tuple[I
     return slowest_least(marginal, low, layers)
 
 
-def levels(seconds: Floats, counts: Ints, low: Ints) -> list[Floats]:
-    """(C,) limits: the slowest rank's seconds, and the next higher ones that occur."""
+def levels(seconds: Floats, counts: Ints, low: Ints) -> Floats:
+    """(C, LEVELS + 1) limits: the slowest rank's seconds, and the next higher ones that occur."""
     at = (counts - low)[:, :, None]
     now = np.take_along_axis(seconds, at, axis=2).max(axis=(1, 2))
-    flat = np.sort(seconds.reshape(len(seconds), -1), axis=1)
+    flat = seconds.reshape(len(seconds), -1)
     found = [now]
     for _ in range(LEVELS):
         above = np.where(flat > found[-1][:, None] * (1 + 1e-9), flat, np.inf).min(axis=1)
         found.append(np.where(np.isfinite(above), above, found[-1]))
-    return found
+    return np.stack(found, axis=1)
 
 
 def _preference(ranks: int) -> Ints:
