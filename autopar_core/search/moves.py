@@ -39,6 +39,13 @@ class State:
     at: Ints
     seconds: Floats
 
+    @classmethod
+    def nowhere(cls, cases: Cases) -> State:
+        """Fewest layers everywhere, which is no partition yet."""
+        trial = cases.trial(np.arange(len(cases)), cases.low)
+        at = np.zeros((len(cases), cases.problem.key.ranks), np.int64)
+        return cls(trial, at, np.full(len(cases), np.inf))
+
     def take(self, rows: Ints) -> State:
         """The same of some cases."""
         return State(self.trial.take(rows), self.at[rows], self.seconds[rows])

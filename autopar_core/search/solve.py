@@ -174,40 +174,42 @@ def _searched(cases: Cases, per_row: int, known: Ints, thorough: bool) -> State:
         known: (C, S) layers that the survey gave the row.
         thorough: Try every layer on every chunk.
     """
-    key, layers = cases.problem.key, cases.problem.layers
-    pages = min(layers, max(LEAST, int(WINDOW * layers / key.ranks))) + 1
-    starts = _starts(cases, pages)
-    edge = [(one.at >= pages - 2).any(axis=2) | ~one.placed for one in starts]
-    if np.concatenate(edge, axis=1).all(axis=1).any() and pages <= layers:
-        starts = _starts(cases, layers + 1)
-    state, book = _best_start(cases, starts)
-    kept = _promising(state.seconds, per_row, RIVALS)
+    key = cases.problem.key
+    starts = _level(cases)
+    kept = _promising(_bounds(cases, starts).min(axis=1), per_row, RIVALS)
+    state = State.nowhere(cases)
+    if not len(kept):
+        return state
     some = cases.take(kept)
-    state.put(kept, _downhill(some, part_of(book, some, kept), state.take(kept)))
+    more = [_more_starts(some, one.take(some, kept)) for one in starts]
+    found, book = _best_start(some, more)
+    found = _downhill(some, book, found)
+    state.put(kept, found)
     if key.chunks == 1:
         return state
     # what the survey found may be better than all that keeps chunks level or packed, and so may be
     # what lies between the two
-    layout = state.trial.solution.layout
-    base, recomputes = layout.layers.copy(), on_ranks(layout.selective + layout.full, key) > 0
-    _keep_better(cases, state, known)
-    for layers_each in range(1, SHIFTS + 1):
-        _keep_better(cases, state, shifted(cases, base, recomputes, layers_each))
+    _keep_better(cases, state, np.arange(len(cases)), known)
+    layout = found.trial.solution.layout
+    recomputes = on_ranks(layout.selective + layout.full, key) > 0
+    for number in range(1, SHIFTS + 1):
+        other = shifted(some, layout.layers, recomputes, number)
+        _keep_better(cases, state, kept[np.isfinite(found.seconds)], other[np.isfinite(found.seconds)])
     if thorough:
         kept = _promising(state.seconds, per_row, FINALISTS)
         state.put(kept, improve_chunks(cases.take(kept), state.take(kept)))
     return state
 
 
-def _keep_better(cases: Cases, state: State, known: Ints) -> None:
-    """Other partitions (C, S) where they are faster, in place."""
-    inside = ((known >= cases.low) & (known <= cases.high)).all(axis=1)
-    rows = np.nonzero(inside)[0]
+def _keep_better(cases: Cases, state: State, rows: Ints, other: Ints) -> None:
+    """Other partitions (R, S) of some cases where they are faster, in place."""
+    inside = ((other >= cases.low[rows]) & (other <= cases.high[rows])).all(axis=1)
+    rows, other = rows[inside], other[inside]
     if len(rows):
         some = cases.take(rows)
-        other = _timed(some, some.trial(np.arange(len(rows)), known[rows]), None)
-        better = np.nonzero(other.seconds < state.seconds[rows])[0]
-        state.put(rows[better], other.take(better))
+        tried = _timed(some, some.trial(np.arange(len(rows)), other), None)
+        better = np.nonzero(tried.seconds < state.seconds[rows])[0]
+        state.put(rows[better], tried.take(better))
 
 
 def _best_of_rows(seconds: Floats, per_row: int) -> Ints:
@@ -249,31 +251,53 @@ class Starts:
     at: Ints
     placed: Bools
 
+    def take(self, cases: Cases, rows: Ints) -> Starts:
+        """The same of some cases."""
+        return Starts(part_of(self.book, cases, rows), self.at[rows], self.placed[rows])
 
-def _starts(cases: Cases, pages: int) -> list[Starts]:
-    """Ladders with the partitions whose slowest rank takes least, and whose sum is least below limits."""
-    ranks, layers = cases.problem.key.ranks, cases.problem.layers
+
+def _level(cases: Cases) -> list[Starts]:
+    """Ladders, and on each the partition whose slowest rank takes least; every page if need be."""
+    layers, ranks = cases.problem.layers, cases.problem.key.ranks
     low = by_chunks(cases.low, ranks).sum(axis=2)
-    made = []
-    for book in ladders(cases, pages):
-        seconds = book.by_page()
-        counts, placed = slowest_least(seconds, low, layers)
-        limit = levels(seconds, np.where(placed[:, None], counts, low), low)
-        limit = np.where(placed[:, None], limit, np.inf)
-        number = limit.shape[1]
-        more, fine = sum_least(
-            np.repeat(seconds, number, axis=0), np.repeat(low, number, axis=0), layers,
-            limit.reshape(-1),
-        )  # fmt: skip
-        at = np.concatenate([counts[:, None], more.reshape(-1, number, ranks)], axis=1)
-        ok = np.concatenate([placed[:, None], fine.reshape(-1, number)], axis=1)
-        made.append(Starts(book, at - low[:, None], ok))
-    return made
+    pages = min(layers, max(LEAST, int(WINDOW * layers / ranks))) + 1
+    while True:
+        books = ladders(cases, pages)
+        starts, edges = [], []
+        for book in books:
+            seconds = book.by_page()
+            counts, placed = slowest_least(seconds, low, layers)
+            at = counts - low
+            # more pages may help where the last one is close, or fits and something found no place
+            more = np.isfinite(seconds[:, :, -1]).any(axis=1)
+            edges.append(np.where(placed, (at >= pages - 2).any(axis=1), more))
+            starts.append(Starts(book, at[:, None], placed[:, None]))
+        if pages > layers or not np.all(edges, axis=0).any():
+            return starts
+        pages = layers + 1
 
 
-def _best_start(cases: Cases, starts: list[Starts]) -> tuple[State, Book]:
-    """The start of each case that bounds say is fastest, timed, and one book of the ladders."""
-    rows, number = np.arange(len(cases)), starts[0].at.shape[1]
+def _more_starts(cases: Cases, level: Starts) -> Starts:
+    """With the level partition those whose sum is least below limits of the slowest rank."""
+    ranks, layers = cases.problem.key.ranks, cases.problem.layers
+    low, seconds = by_chunks(cases.low, ranks).sum(axis=2), level.book.by_page()
+    at, placed = level.at[:, 0], level.placed[:, 0]
+    limit = levels(seconds, np.where(placed[:, None], at, 0))
+    limit = np.where(placed[:, None], limit, np.inf)
+    number = limit.shape[1]
+    more, fine = sum_least(
+        np.repeat(seconds, number, axis=0), np.repeat(low, number, axis=0), layers,
+        limit.reshape(-1),
+    )  # fmt: skip
+    more = more.reshape(-1, number, ranks) - low[:, None]
+    return Starts(
+        level.book, np.concatenate([level.at, more], axis=1),
+        np.concatenate([level.placed, fine.reshape(-1, number)], axis=1),
+    )  # fmt: skip
+
+
+def _bounds(cases: Cases, starts: list[Starts]) -> Floats:
+    """(C, books x N) bounds of the step from each start; infinite where something does not fit."""
     bounds = []
     for one in starts:
         value = np.full(one.placed.shape, np.inf)
@@ -285,7 +309,13 @@ def _best_start(cases: Cases, starts: list[Starts]) -> tuple[State, Book]:
             )
             value[case, start] = np.where(trial.fits.all(axis=1), step, np.inf)
         bounds.append(value)
-    bound = np.concatenate(bounds, axis=1)
+    return np.concatenate(bounds, axis=1)
+
+
+def _best_start(cases: Cases, starts: list[Starts]) -> tuple[State, Book]:
+    """The start of each case that bounds say is fastest, timed, and one book of the ladders."""
+    rows, number = np.arange(len(cases)), starts[0].at.shape[1]
+    bound = _bounds(cases, starts)
     best = bound.argmin(axis=1)
     found = np.isfinite(bound[rows, best])
     at = np.concatenate([one.at for one in starts], axis=1)[rows, best]

@@ -51,10 +51,9 @@ def sum_least(seconds: Floats, low: Ints, layers: int, limit: Floats) -> tuple[I
     return slowest_least(marginal, low, layers)
 
 
-def levels(seconds: Floats, counts: Ints, low: Ints) -> Floats:
-    """(C, LEVELS + 1) limits: the slowest rank's seconds, and the next higher ones that occur."""
-    at = (counts - low)[:, :, None]
-    now = np.take_along_axis(seconds, at, axis=2).max(axis=(1, 2))
+def levels(seconds: Floats, at: Ints) -> Floats:
+    """(C, LEVELS + 1) limits: seconds of the slowest rank at (C, ranks), and the next higher ones."""
+    now = np.take_along_axis(seconds, at[:, :, None], axis=2).max(axis=(1, 2))
     flat = seconds.reshape(len(seconds), -1)
     found = [now]
     for _ in range(LEVELS):
