@@ -29,14 +29,18 @@ from autopar_core.search.exact import ExactTimes, beaten, front
 # allowed for, larger ones as long as no more than so many rows are searched.
 REACHES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 ALWAYS, SEARCHES = 0.01, 300
+# Most rows that are searched because others gave up their place in a set, and about so many at once.
+MISSED, TOGETHER = 150, 50
 # Rows from which several processes pay for their start.
-FEW = 64
-# Rows with several chunks of which all are searched cell by cell, not only those of the sets.
-ALL_CELLS = 160
+FEW_REPLAYS, FEW_SEARCHES = 128, 12
+# Rows with several chunks that miss a set by this share or less are searched cell by cell.
+CELL_REACH = 0.005
 # Most virtual stages of a row that is searched cell by cell: pairs of cells grow with the square, and
 # what one layer of a small stage can still save shrinks.
-CELL_STAGES = 32
+CELL_STAGES = 64
 Key = Callable[[Floats, Ints], Floats]
+# Best rows, front, fastest row of each degree value.
+Sets = tuple[Ints, Ints, Ints]
 
 
 @frozen(eq=False)
@@ -48,6 +52,8 @@ class Winners:
         ranking: The best, best first.
         front: The Pareto front, fastest first.
         repeated: Rows to which another plan gives the same layers.
+        missed: Number of rows that may belong to a set, as far as their balanced layout is known, and
+            were not searched because so many others were.
         reach: Share by which a search would have to shorten the step of any other row before it
             could enter a set; 1 where bounds say that no layout of any other row can.
     """
@@ -57,6 +63,7 @@ class Winners:
     front: Ints
     repeated: Ints
     reach: float
+    missed: int
 
 
 @define(eq=False)
@@ -98,12 +105,13 @@ class Contest:
             likely = np.nonzero(np.isin(heads, likely))[0]
         self._search(likely)
         polished = np.zeros(len(self.rows), bool)
+        seconds, left = balanced, MISSED
         while True:
             alone = self._alone(likely) if several else likely
-            best, edge, winners = self._sets(alone)
-            chunked = likely[self._chunked(likely)]
-            members = np.unique(np.concatenate([best, edge, winners]))
-            rough = chunked if len(chunked) <= ALL_CELLS else np.intersect1d(chunked, members)
+            seconds[likely] = self.estimates.seconds[self.rows[likely]]
+            sets = self._sets(alone, seconds)
+            rough = alone[self._beats(alone, (1 - CELL_REACH) * seconds[alone], seconds, sets)]
+            rough = rough[self._chunked(rough)]
             rough = rough[~polished[rough]]
             if len(rough):
                 self._search(rough, Effort.CELLS)
@@ -111,32 +119,43 @@ class Contest:
                 continue
             # what a search found may need more memory: rows that were beaten may not be any more
             others = np.setdiff1d(np.unique(heads), likely)
-            missed = others[self._beats(others, balanced, best, edge, winners)]
-            if not len(missed):
+            missed = others[self._beats(others, seconds[others], seconds, sets)]
+            if not len(missed) or left <= 0:
                 break
+            missed = self._foremost(missed, seconds, left)
+            left -= len(missed)
             missed = np.nonzero(np.isin(heads, missed))[0] if several else missed
             self._search(missed)
             likely = np.union1d(likely, missed)
+        best, edge, _ = sets
         repeated = np.setdiff1d(np.nonzero(heads != np.arange(len(heads)))[0], likely)
         repeated = np.union1d(repeated, np.setdiff1d(likely, alone))
         return Winners(
-            self.rows[alone], self.rows[best], self.rows[edge], self.rows[repeated], reach
-        )
+            self.rows[alone], self.rows[best], self.rows[edge], self.rows[repeated], reach,
+            len(missed),
+        )  # fmt: skip
 
-    def _beats(self, some: Ints, balanced: Floats, best: Ints, edge: Ints, winners: Ints) -> Bools:
-        """(R,) rows that, as far as their balanced layout is known, belong to a set."""
-        time, memory = balanced[some], self.estimates.memory[self.rows[some]]
+    def _foremost(self, some: Ints, seconds: Floats, most: int) -> Ints:
+        """Of some rows the sets, the sets of the others, and so on: enough to search them together."""
+        chosen, left = some[:0], some
+        while len(left) and len(chosen) < TOGETHER:
+            chosen = np.union1d(chosen, np.concatenate(self._sets(left, seconds)))
+            left = np.setdiff1d(left, chosen)
+        return chosen[np.argsort(seconds[chosen], kind="stable")][:most]
+
+    def _beats(self, some: Ints, hoped: Floats, seconds: Floats, sets: Sets) -> Bools:
+        """(R,) rows that would belong to a set if they took no longer than hoped."""
         if not self.monotone or not len(some):
             return np.zeros(len(some), bool)
-        found = self.estimates
-        last, front_rows = self.rows[best[-1:]], self.rows[edge]
-        wins = self.key(time, memory) < self.key(found.seconds[last], found.memory[last])
-        wins |= ~beaten(time, memory, found.seconds[front_rows], found.memory[front_rows])
+        best, edge, fastest = sets
+        every = self.estimates.memory[self.rows]
+        memory = every[some]
+        wins = self.key(hoped, memory) < self.key(seconds[best[-1:]], every[best[-1:]])
+        wins |= ~beaten(hoped, memory, seconds[edge], every[edge])
         for values in self.degrees:
-            names, number = np.unique(values, return_inverse=True)
-            least = np.full(len(names), np.inf)
-            np.minimum.at(least, number.reshape(-1)[winners], found.seconds[self.rows[winners]])
-            wins |= time < least[number.reshape(-1)[some]]
+            least = np.full(values.max() + 1, np.inf)
+            np.minimum.at(least, values[fastest], seconds[fastest])
+            wins |= hoped < least[values[some]]
         return np.asarray(wins)
 
     def _contenders(self, some: Ints, balanced: Floats) -> tuple[Ints, float]:
@@ -206,12 +225,11 @@ class Contest:
         last = self.key(times.exact[best[-1:]], times.memory[best[-1:]])
         close = self.key(hoped, memory) <= last
         close |= ~beaten(hoped, memory, times.exact[edge], times.memory[edge])
-        for labels in groups:
-            values, number = np.unique(labels, return_inverse=True)
-            least = np.full(len(values), np.inf)
-            exact = np.where(np.isnan(times.exact), np.inf, times.exact)
-            np.minimum.at(least, number.reshape(-1), exact)
-            close |= hoped <= least[number.reshape(-1)[near]]
+        exact = np.where(np.isnan(times.exact), np.inf, times.exact)
+        for values in groups:
+            least = np.full(values.max() + 1, np.inf)
+            np.minimum.at(least, values, exact)
+            close |= hoped <= least[values[near]]
         return np.asarray(close)
 
     def _open(self, some: Ints) -> Bools:
@@ -242,7 +260,8 @@ class Contest:
             getattr(self.estimates, name)[rows] = getattr(found, name)
 
     def _evaluated(self, some: Ints, effort: Effort) -> Estimates:
-        workers = self.workers if len(some) > FEW else 1
+        few = FEW_REPLAYS if effort is Effort.REPLAY else FEW_SEARCHES
+        workers = self.workers if len(some) > few else 1
         part = self.batch.take(self.rows[some])
         return evaluate(part, self.estimator, workers=workers, effort=effort)
 
@@ -251,10 +270,9 @@ class Contest:
         rows = self.rows[some]
         return np.asarray(some[first_alike(self.batch, self.estimates.layout, rows) == rows])
 
-    def _sets(self, some: Ints) -> tuple[Ints, Ints, Ints]:
-        """(Best rows, front, fastest row of each degree value) among searched rows."""
-        rows = self.rows[some]
-        time, memory = self.estimates.seconds[rows], self.estimates.memory[rows]
+    def _sets(self, some: Ints, seconds: Floats) -> Sets:
+        """(Best rows, front, fastest row of each degree value) of some rows with (F,) seconds."""
+        time, memory = seconds[some], self.estimates.memory[self.rows[some]]
         key = self.key(time, memory)
         order = np.lexsort((some, memory, time, key))
         best = some[order[: self.space.top_k]]

@@ -41,6 +41,8 @@ CHUNK_ROWS = 8192
 # Rows x stages solved at once: arrays of this many cells stay in a core's cache.
 CELLS = 2**17
 LEAST_ROWS = 256
+# Parts per process: some take longer than others.
+SHARES = 4
 NO_PARTITION = "partition-shape"
 
 
@@ -249,7 +251,7 @@ def evaluate(
     they belong.
     """
     size = len(batch)
-    share = size if workers <= 1 else -(-size // (2 * workers))
+    share = size if workers <= 1 else -(-size // (SHARES * workers))
     chunk = chunk_rows or max(1, min(CHUNK_ROWS, share))
     index, _ = estimator.contexts.composer.keys(batch)
     order = np.argsort(index, kind="stable")

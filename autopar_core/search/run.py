@@ -74,10 +74,11 @@ def search(
     batch = _generate(generation, generator)
     _check_habits(generation)
     estimator = Estimator(contexts)
-    processes = workers or (os.cpu_count() or 1 if len(batch) > LARGE else 1)
+    processes = workers or os.cpu_count() or 1
     estimates = evaluate(
-        batch, estimator, workers=processes, chunk_rows=chunk_rows, progress=progress
-    )
+        batch, estimator, workers=processes if workers or len(batch) > LARGE else 1,
+        chunk_rows=chunk_rows, progress=progress,
+    )  # fmt: skip
     found = _Found.of(batch, estimates, job, ())
     exact = _exact_set(found, contexts, estimator, ranker, processes)
     if len(exact.repeated):
@@ -166,6 +167,7 @@ class _Exact:
     pareto: Ints
     repeated: Ints
     reach: float
+    missed: int
 
 
 def _exact_set(
@@ -177,20 +179,24 @@ def _exact_set(
     marked = np.zeros(len(found.batch), dtype=bool)
     none = np.zeros(0, dtype=np.int64)
     if not len(feasible):
-        return _Exact(estimates.seconds.copy(), marked, none, none, none, 1.0)
+        return _Exact(estimates.seconds.copy(), marked, none, none, none, 1.0, 0)
 
     def key(time: Floats, memory: Ints) -> Floats:
         return rank_key(ranker, time, memory, contexts.core)
 
     contest = Contest(
         found.batch, estimates, feasible, estimator, key, ranker.thing.monotone,
-        [found.batch[d.degree.name][feasible] for d in contexts.dimensions.values()],
+        [
+            np.unique(found.batch[d.degree.name][feasible], return_inverse=True)[1].reshape(-1)
+            for d in contexts.dimensions.values()
+        ],
         contexts.job.space, workers,
     )  # fmt: skip
     won = contest.winners()
     seconds = estimates.seconds.copy()
     marked[won.exact] = True
-    return _Exact(seconds, marked, won.ranking, won.front, won.repeated, won.reach)
+    return _Exact(seconds, marked, won.ranking, won.front, won.repeated, won.reach,
+                  won.missed)  # fmt: skip
 
 
 def _result(
@@ -308,6 +314,11 @@ def _log(generation: Generation, found: _Found, exact: _Exact, job: Job) -> tupl
         else "other rows: a search of their layers would have to save more than "
         f"{100 * exact.reach:g} % to enter the top-k, the front or the best of a degree",
     ]
+    if exact.missed:
+        lines.append(
+            f"{exact.missed} rows that were not searched need less memory than what the search found: "
+            "the Pareto front may lack some of them"
+        )
     return (*job.notes, *lines)
 
 
