@@ -133,7 +133,8 @@ def result() -> SearchResult:
     tables = {
         "model": {"source": "llama-2-7b"}, "training": {"global_batch_size": 64, "seq_len": 4096},
         "cluster": {"system": "h100-sxm-80gb", "devices": 8},
-        "framework": {"name": "nemo"}, "search": {"top_k": 20, "tp": [1, 2], "pp": [1, 2], "cp": 1},
+        "framework": {"name": "nemo"},
+        "search": {"top_k": 20, "tp": [1, 2], "pp": [1, 2], "cp": 1, "stage_partition": "even"},
     }  # fmt: skip
     return search(load_job(None, tables, Overrides(), plugins), plugins)
 

@@ -45,7 +45,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "feasible": {},
     "nothing-feasible": {"feasible": False},
     "nothing-judged": {"feasible": False, "judged": False},
-    "third-party": {"extra": ("expert", "long_dimension"), "many_parts": True, "top": 25},
+    "third-party": {"extra": ("expert", "long_dimension"), "many_parts": True, "top": 15},
 }
 
 

@@ -33,6 +33,7 @@ system = "a100-sxm-80gb"
 devices = 6
 [search]
 micro_batch_size = [1, 2]
+stage_partition = "even"
 top_k = 5
 """
 

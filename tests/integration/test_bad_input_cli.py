@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,16 @@ def place(kit: Any, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def earlier(kit: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of that input."""
+    folder = tmp_path_factory.mktemp("earlier")
+    path = kit.write(folder / "in.toml", search=SEARCH)
+    answer = kit.run("search", path, "--no-charts", out=folder / "out")
+    assert answer.code == 0
+    return folder / "out"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -49,23 +60,20 @@ def place(kit: Any, tmp_path: Path) -> Path:
 )
 @pytest.mark.parametrize("before", [False, True], ids=["fresh", "over an earlier run"])
 def test_a_failing_renderer_leaves_no_half_folder(
-    kit: Any, place: Path, tmp_path: Path, body: str, before: bool
+    kit: Any, place: Path, tmp_path: Path, earlier: Path, body: str, before: bool
 ) -> None:
     plugin = tmp_path / "printer.py"
     plugin.write_text(RENDERER.replace("{body}", body))
     out = place.parent / "out"
-    kept = {}
     if before:
-        run = kit.run("search", place, "--no-charts", out=out)
-        assert run.code == 0
-        kept = run.files()
+        shutil.copytree(earlier, out)
     answer = kit.run("search", place, "--no-charts", "--plugin", plugin, out=out)
     assert answer.code not in (0, 1)
     assert "Traceback" not in answer.err
     assert sorted(p.name for p in place.parent.iterdir()) == ["in.toml"] + ["out"] * before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["printer.py", "work"]
     if before:
-        assert answer.files() == kept
+        assert answer.files() == kit.Answer(0, "", "", earlier).files()
 
 
 @pytest.mark.parametrize(

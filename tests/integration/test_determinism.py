@@ -82,7 +82,7 @@ def test_a_second_run(again: Callable[..., Any], reference: Any) -> None:
     ("workers", "rows"),
     [
         (1, 64),
-        (2, 7),
+        (2, 50),
         (3, 0),
         *(
             pytest.param(w, rows, marks=pytest.mark.slow)
@@ -100,7 +100,9 @@ def test_workers_and_chunks(
 ) -> None:
     if rows:
         monkeypatch.setattr(evaluate, "CHUNK_ROWS", rows)
-    same(again("--workers", workers), reference)
+    answer = again("--workers", workers)
+    same(answer, reference)
+    assert answer.out == reference.out
 
 
 def orders() -> list[tuple[int, ...]]:
@@ -125,7 +127,7 @@ def test_order_of_entry_points(
     same(again(), reference)
 
 
-def test_order_of_plugin_files(kit: Any, reference: Any, tmp_path: Path) -> None:
+def test_order_of_plugin_files(kit: Any, tmp_path: Path) -> None:
     """One-file plugins named in either order, with names that sort otherwise than their files."""
     text = """
 from autopar_core.api import MemoryTerm, PluginInfo, TimeTerm, hookimpl
@@ -146,9 +148,13 @@ def autopar_performance(batch):
     return [TimeTerm(name="{name}", seconds=np.full(len(batch), {value} / 3e5))]
 """
     files = [tmp_path / "a.py", tmp_path / "b.py", tmp_path / "c.py"]
-    for file, name, value in zip(files, ("zeta", "alpha", "mid"), (1, 7, 13), strict=True):
+    names = ("zeta", "alpha", "mid")
+    for file, name, value in zip(files, names, (1, 7, 13), strict=True):
         file.write_text(text.format(name=name, value=value))
-    path = kit.write(tmp_path / "in.toml", **SECTIONS)
+    # the terms of the files are in every row: a part of the space tells it all
+    part = {"cp": 1, "vpp_degree": 2, "zero_stage": [0, 1], "stage_partition": "even"}
+    search = {**SECTIONS["search"], **part}
+    path = kit.write(tmp_path / "in.toml", **{**SECTIONS, "search": search})
     answers = []
     for number, order in enumerate((files, files[::-1], [files[1], files[2], files[0]])):
         options = [text for file in order for text in ("--plugin", file)]
@@ -157,7 +163,8 @@ def autopar_performance(batch):
         assert answers[-1].code == 0
     same(answers[1], answers[0])
     same(answers[2], answers[0])
-    assert answers[0].files() != reference.files()
+    for kind in ("memory_breakdown", "performance_breakdown"):
+        assert all(set(names) <= set(each["by_owner"]) for each in answers[0].document[kind])
 
 
 @pytest.mark.parametrize("seed", ["77", pytest.param("1", marks=pytest.mark.slow)])
@@ -189,7 +196,3 @@ def test_charts_and_report(kit: Any, drawn: Any, tmp_path: Path) -> None:
         "result.json", "candidates.csv", "rejected.csv", "search.log", "report.html", "charts",
     }  # fmt: skip
     same(process(kit, copy, tmp_path / "out", "--workers", "3", seed="5"), drawn)
-
-
-def test_the_answer_on_the_terminal(again: Callable[..., Any], reference: Any) -> None:
-    assert again("--workers", 3).out == reference.out

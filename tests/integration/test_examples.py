@@ -7,14 +7,27 @@ from typing import Any
 
 import pytest
 
+from autopar_core.config.load import load_job
+from autopar_core.config.overrides import Overrides
+from autopar_core.search.contexts import Contexts
+
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = {"llama2_7b_8xa100", "only_tp"}
+QUICK = {"only_tp"}
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
 
 
 def test_examples_are_there() -> None:
     assert len(EXAMPLES) >= 5
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_an_example_is_read(path: Path, kit: Any) -> None:
+    """With the plugins that it names; the search itself is below."""
+    manager = kit.manager()
+    job = load_job(path, None, Overrides(), manager)
+    assert job.cluster.devices >= 8
+    assert len(Contexts.build(job, manager).dimensions) == 4
 
 
 @pytest.mark.parametrize(
@@ -25,7 +38,7 @@ def test_examples_are_there() -> None:
     ],
 )
 def test_an_example(path: Path, search: Any, check_schema: Any, no_traceback: Any) -> None:
-    answer = search(path)
+    answer = search(path, "--top-k", "2")
     no_traceback(answer)
     assert answer.code in (0, 1)
     check_schema(answer.document)

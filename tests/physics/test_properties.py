@@ -33,8 +33,8 @@ COPIES = {
     Extent.GRADIENT_COPIES: "gradients",
     Extent.OPTIMIZER_COPIES: "optimizer",
 }
-QUICK = settings(derandomize=True, max_examples=25, deadline=None)
-FEW = settings(derandomize=True, max_examples=10, deadline=None)
+QUICK = settings(derandomize=True, max_examples=15, deadline=None)
+FEW = settings(derandomize=True, max_examples=8, deadline=None)
 Strategy = Mapping[str, Any]
 
 

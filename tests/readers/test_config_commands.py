@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return command
 
 
+@cache
+def validator() -> Draft202012Validator:
+    return Draft202012Validator(json.loads((ROOT / "docs" / "result.schema.json").read_text()))
+
+
 def document(run: Any, *arguments: str) -> dict[str, Any]:
     code, out, err = run(*arguments, "--json")
     assert code == 0, err
     made: dict[str, Any] = json.loads(out)
-    schema = json.loads((ROOT / "docs" / "result.schema.json").read_text())
-    Draft202012Validator(schema).validate(made)
+    validator().validate(made)
     return made
 
 

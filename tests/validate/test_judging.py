@@ -230,19 +230,40 @@ def test_metrics_normalise(cases: dict[str, Case], plugins: PluginManager) -> No
         assert ratio(metric) == pytest.approx(per_step / 2)
 
 
+@pytest.fixture
+def few(tmp_path: Path) -> tuple[Path, Path]:
+    """Tables with the first two pairs, what they compare, and two reports of memory."""
+    header, *lines = PAIRS.read_text(encoding="utf-8").splitlines(keepends=True)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join([header, *lines[:2]]), encoding="utf-8")
+    names = {name for line in lines[:2] for name in line.split("\t")[1:3]} | {"A01", "A04"}
+    header, *lines = CASES.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if line.partition("\t")[0] in names]
+    assert len(kept) == len(names)
+    reports = tmp_path / "cases.tsv"
+    reports.write_text("".join([header, *kept]), encoding="utf-8")
+    return reports, pairs
+
+
 @pytest.mark.parametrize(
-    ("arguments", "key"),
-    [(["--ops", str(DATA / "h200_ops")], "constants"), (["--cases", str(CASES)], "reported"),
-     (["--cases", str(CASES), "--pairs", str(PAIRS)], "metric")],
-)  # fmt: skip
+    ("options", "key"),
+    [(["--ops"], "constants"), (["--cases"], "reported"), (["--cases", "--pairs"], "metric")],
+)
 def test_commands(
-    arguments: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    key: str,
+    few: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out.json"
+    tables = {"--ops": DATA / "h200_ops", "--cases": few[0], "--pairs": few[1]}
+    arguments = [word for name in options for word in (name, str(tables[name]))]
     assert main(["validate", *arguments, "--out", str(out), "--json"]) == 0
     text = capsys.readouterr().out
     assert text == out.read_text()
     document: dict[str, Any] = json.loads(text)
+    assert document["rows"]
     assert all(key in row for row in document["rows"])
 
 

@@ -15,7 +15,8 @@ class TestRanker(RankerConformance):
 
 
 def test_changes_nothing_unless_asked() -> None:
-    with_it, without = run_search(), run_search(disable=["example"])
+    changes = {"search": {"stage_partition": "even"}}
+    with_it, without = run_search(changes), run_search(changes, disable=["example"])
     assert np.array_equal(with_it.memory_bytes, without.memory_bytes)
     assert np.array_equal(with_it.seconds, without.seconds)
     assert [d.strategy for d in with_it.top] == [d.strategy for d in without.top]
@@ -35,7 +36,7 @@ def test_warns_of_thin_micro_batches() -> None:
 
 
 def test_prunes_where_the_person_turns_the_habit_on() -> None:
-    search = {"micro_batch_size": 1, "habits": ["example-thin"]}
+    search = {"micro_batch_size": 1, "habits": ["example-thin"], "stage_partition": "even"}
     result = run_search({"search": search, "plugins": {"example": {"min_tokens": 600}}})
     assert result.feasible_count > 0
     devices = 8 // result.batch["dp_degree"]
@@ -46,7 +47,8 @@ def test_prunes_where_the_person_turns_the_habit_on() -> None:
 
 def test_ranks_least_memory_among_equally_fast() -> None:
     """Times on one step of the ladder go by memory; a slower step comes after all of them."""
-    result = run_search({"search": {"rank_by": "time_then_memory", "top_k": 20}})
+    search = {"rank_by": "time_then_memory", "top_k": 20, "stage_partition": "even"}
+    result = run_search({"search": search})
     steps = [int(np.floor(np.log(d.performance.seconds) / np.log(1.02))) for d in result.top]
     memory = [d.memory.total_bytes for d in result.top]
     assert steps == sorted(steps)

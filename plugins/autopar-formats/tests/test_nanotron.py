@@ -171,7 +171,7 @@ def test_search_proposes_only_what_nanotron_accepts() -> None:
     result = run_search(
         {
             "framework": {"name": "nanotron"}, "model": {"kv_heads": 2, "vocab": 65536},
-            "search": {"top_k": 1000},
+            "search": {"top_k": 1000, "micro_batch_size": 1},
         }
     )  # fmt: skip
     batch, feasible = result.batch, result.verdicts.feasible
@@ -198,12 +198,13 @@ def test_search_takes_the_split_that_nanotron_deals() -> None:
     """
     model = {"vocab": 65536}
     changes = {"framework": {"name": "nanotron"}, "model": model}
-    result = run_search({**changes, "search": {"pp": 2}})
+    one = {"pp": 2, "cp": 1, "micro_batch_size": 1}
+    result = run_search({**changes, "search": one})
     assert result.top
     assert {tuple(each.strategy.stage_partition) for each in result.top} == {(11, 5)}
-    taken = run_search({**changes, "search": {"pp": 2, "stage_partition": [11, 5]}})
+    taken = run_search({**changes, "search": {**one, "stage_partition": [11, 5]}})
     assert taken.top
-    assert run_search({**changes, "search": {"pp": 2, "stage_partition": [8, 8]}}).top == ()
+    assert run_search({**changes, "search": {**one, "stage_partition": [8, 8]}}).top == ()
 
 
 def test_other_families_are_refused_whole() -> None:
@@ -214,7 +215,9 @@ def test_other_families_are_refused_whole() -> None:
 
 
 def test_ring_needs_equal_parts() -> None:
-    result = run_search({"framework": {"name": "nanotron"}, "training": {"seq_len": 4100}})
+    result = run_search({
+        "framework": {"name": "nanotron"}, "training": {"seq_len": 4100}, "search": {"pp": [1, 2]},
+    })  # fmt: skip
     context = result.batch["cp_degree"][result.verdicts.feasible]
     assert set(np.unique(context)) <= {1, 2}  # 4100 = 2 x 2 x 1025
 

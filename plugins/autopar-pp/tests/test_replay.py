@@ -84,7 +84,7 @@ def legal_case(rng: np.random.Generator) -> tuple[str, int, int, int]:
 
 def test_replay_equals_event_simulator() -> None:
     rng = np.random.default_rng(5)
-    for _ in range(700):
+    for _ in range(350):
         schedule, p, v, m = legal_case(rng)
         f, b, hop = draw(rng, 3, p * v)
         got = replay(schedule, p, v, m, f, b, hop)

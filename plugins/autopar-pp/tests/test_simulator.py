@@ -306,7 +306,7 @@ def vectors(found: Any, rank: int) -> set[tuple[int, ...]]:
 
 def test_schedules_are_the_simulated_ones() -> None:
     rng = np.random.default_rng(7)
-    for _ in range(200):
+    for _ in range(120):
         check(any_case(rng, 7, 22), rng)
 
 

@@ -179,7 +179,7 @@ def test_small_models_start_under_a_stand_in_process_group(judge: Judge) -> None
 
 
 # Changes of a written configuration that TorchTitan refuses, and what it says; the readers refuse the
-# same (test_readers.py) or a rule does (test_rules.py).
+# same (test_toml_files.py, test_python_files.py) or a rule does (test_rules.py).
 REFUSED = {
     "graphs": ("disable_cuda_graphs = True", "disable_cuda_graphs = False", "CUDA graphs"),
     "micro-batches": ("pipeline_parallel_microbatch_size=1", "pipeline_parallel_microbatch_size=3",

@@ -235,7 +235,9 @@ devices = 16
 name = "torchtitan-compile"
 [search]
 pp = 2
+cp = 1
 micro_batch_size = 1
+top_k = 1
 """
 
 

@@ -12,7 +12,8 @@ from autopar_torchtitan.flavors import flavor_named
 
 # The catalogue has no rate for these formats; the rules do not depend on it.
 RATES = {"mxfp8": 4500e12, "nvfp4": 9000e12}
-SEARCH = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, "layer_recompute": "none"}
+SEARCH = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, "layer_recompute": "none",
+          "stage_partition": "even"}  # fmt: skip
 
 
 def broken(
