@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from autopar_core.api import Detail, SearchResult
 from autopar_core.builtin import charts, words
-from autopar_core.builtin.diagnosis import advice, excess_bytes
+from autopar_core.builtin.answer import Answer
+from autopar_core.builtin.diagnosis import excess_bytes
 from autopar_core.builtin.groups import time_group
 from autopar_core.builtin.inputs_json import inputs
 from autopar_core.builtin.series import chart_data
 from autopar_core.builtin.tables import (
-    asked,
     beside,
     cut_totals,
     degree_settings,
     labels,
-    reasons,
     scalar_fields,
     shown,
 )
@@ -56,11 +55,12 @@ def page(result: SearchResult) -> dict[str, Any]:
     """Everything the template shows, as text."""
     names = labels(result, beside(result))
     branches, stood_for = cut_totals(result)
-    columns = varying_fields(result)
+    answer = Answer.of(result)
+    columns = varying_fields(answer)
     return {
         "title": result.job.model.name or "training strategy",
         "feasible": bool(result.top),
-        "asked": asked(result),
+        "asked": answer.asked,
         "counts": [
             ("candidates in the space", words.count(result.space_size)),
             (
@@ -70,7 +70,7 @@ def page(result: SearchResult) -> dict[str, Any]:
             ("judged", words.count(len(result.batch))),
             ("feasible", words.count(result.feasible_count)),
         ],
-        "advice": advice(result),
+        "advice": answer.advice,
         "today": result.today.sentence if result.today is not None else "",
         "columns": [heading for _, heading in columns],
         "strategies": [
@@ -88,10 +88,10 @@ def page(result: SearchResult) -> dict[str, Any]:
                 "branches": words.count(rule.branches),
                 "example": rule.example,
             }
-            for rule in reasons(result)
+            for rule in answer.rules
         ],
         "charts": _charts(result),
-        "notes": notes(result),
+        "notes": notes(answer),
         "inputs": _inputs(result),
         "plugins": result.plugins,
         "again": _again(result),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from attrs import frozen
 
-from autopar_core.api import Detail, Field, SearchResult
+from autopar_core.api import Detail, Dimension, Field, SearchResult
 from autopar_core.builtin import words
+from autopar_core.builtin.inputs_json import inputs
+from autopar_core.domain.result import Comparison
 
 
 PLANS = ("partition_plan", "recompute_plan")
@@ -46,7 +48,31 @@ class Trend:
     least_memory_bytes: list[int]
 
 
-def scalar_fields(result: SearchResult) -> dict[str, Field]:
+class Shown(Protocol):
+    """What a result and an answer that was read back both have."""
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Declared fields in output order."""
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Degree dimensions in output order."""
+
+    @property
+    def top(self) -> tuple[Detail, ...]:
+        """The top-k."""
+
+    @property
+    def misses(self) -> tuple[Detail, ...]:
+        """The nearest misses."""
+
+    @property
+    def today(self) -> Comparison | None:
+        """What the person runs today."""
+
+
+def scalar_fields(result: Shown) -> dict[str, Field]:
     """Fields with a value of their own: all but the plans, which are shown as their text."""
     return {name: field for name, field in result.fields.items() if name not in PLANS}
 
@@ -56,12 +82,12 @@ def plan_texts(result: SearchResult) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return result.partition_plans or ("auto",), result.recompute_plans or ("auto",)
 
 
-def shown(result: SearchResult) -> tuple[Detail, ...]:
+def shown(result: Shown) -> tuple[Detail, ...]:
     """The top-k, or the nearest misses when nothing is feasible."""
     return result.top or result.misses
 
 
-def beside(result: SearchResult) -> tuple[Detail, ...]:
+def beside(result: Shown) -> tuple[Detail, ...]:
     """What is shown, and what the person runs today after it."""
     today = result.today.detail if result.today is not None else None
     return (*shown(result), *([today] if today is not None else []))
@@ -79,7 +105,7 @@ def row_fields(result: SearchResult, row: int) -> dict[str, Any]:
     return spelled
 
 
-def labels(result: SearchResult, details: Sequence[Detail]) -> list[str]:
+def labels(result: Shown, details: Sequence[Detail]) -> list[str]:
     """A short name for each strategy: degrees, micro-batches, and whatever else differs."""
     degrees = {dimension.degree.name: dimension.name for dimension in result.dimensions}
     batch = {"micro_batch_size": "mbs", "micro_batch_num": "m"}
@@ -119,31 +145,39 @@ def degree_settings(result: SearchResult, detail: Detail) -> str:
 
 def asked(result: SearchResult) -> list[tuple[str, str]]:
     """What was asked, as (name, text)."""
-    job = result.job
-    model, training, cluster = job.model, job.training, job.cluster
-    framework = job.framework.title or job.framework.name
-    if job.framework.fallback:
-        framework += f" (stands in for {job.framework.fallback}, which has no profile)"
-    precision = training.precision
+    return asked_in(inputs(result), result.ranker, result.ranker_sentence)
+
+
+def asked_in(tables: Mapping[str, Any], ranker: str, ranker_sentence: str) -> list[tuple[str, str]]:
+    """What was asked according to the inputs of a result.json, as (name, text)."""
+    model, training, cluster = (
+        {key: entry["value"] for key, entry in tables[name].items()}
+        for name in ("model", "training", "cluster")
+    )
+    system = tables["system"]["title"] or tables["system"]["name"]
+    framework = tables["framework"]["title"] or tables["framework"]["name"]
+    if tables["framework"]["fallback_for"]:
+        framework += f" (stands in for {tables['framework']['fallback_for']}, which has no profile)"
     return [
         (
             "model",
-            f"{model.name or 'unnamed'}, {words.large(model.parameters)} parameters"
-            f" ({words.count(model.parameters)}), {model.num_layers} layers, hidden {model.hidden}",
+            f"{model['name'] or 'unnamed'}, {words.large(tables['parameters'])} parameters"
+            f" ({words.count(tables['parameters'])}), {model['num_layers']} layers,"
+            f" hidden {model['hidden']}",
         ),
         (
             "training",
-            f"{words.count(training.global_batch_size)} sequences of"
-            f" {words.count(training.seq_len)} tokens per step, {precision}",
+            f"{words.count(training['global_batch_size'])} sequences of"
+            f" {words.count(training['seq_len'])} tokens per step, {training['precision']}",
         ),
         (
             "cluster",
-            f"{words.count(cluster.devices)} x {job.system.title or job.system.name},"
-            f" {cluster.devices_per_domain} in a scale-up domain,"
-            f" memory limit {words.gib(cluster.memory_limit)}",
+            f"{words.count(cluster['devices'])} x {system},"
+            f" {cluster['devices_per_domain']} in a scale-up domain,"
+            f" memory limit {words.gib(cluster['memory_limit'])}",
         ),
         ("framework", framework),
-        ("ranked by", f"{result.ranker}: {result.ranker_sentence}"),
+        ("ranked by", f"{ranker}: {ranker_sentence}"),
     ]
 
 

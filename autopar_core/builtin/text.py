@@ -1,15 +1,16 @@
-"""A result on a terminal: the answer, where its time and memory go, and why the others fell."""
+"""An answer on a terminal: the strategies, where its time and memory go, and why the others fell."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from autopar_core.api import Detail, SearchResult
+from autopar_core.api import Detail
 from autopar_core.builtin import words
-from autopar_core.builtin.diagnosis import advice, excess_bytes
+from autopar_core.builtin.answer import Answer
+from autopar_core.builtin.diagnosis import excess_bytes
 from autopar_core.builtin.groups import time_group
-from autopar_core.builtin.tables import asked, beside, labels, reasons, scalar_fields, shown
+from autopar_core.builtin.tables import beside, labels, scalar_fields, shown
 from autopar_core.builtin.terms_text import terms
 
 
@@ -26,45 +27,45 @@ LEFT_COLUMNS = ("layers", "recomputed", "verdict")
 OPTIONAL_COLUMNS = ("band", "MFU", "layers", "recomputed")
 
 
-def print_result(console: Console, result: SearchResult, *, every_term: bool = False) -> None:
+def print_answer(console: Console, answer: Answer, *, every_term: bool = False) -> None:
     """Print everything a person needs to decide; columns that do not fit are left out.
 
     ``every_term`` adds the whole derivation of the first strategy.
     """
-    for part in renderables(result, console.width):
+    for part in renderables(answer, console.width):
         console.print(part)
     if every_term:
-        for detail in shown(result)[:1]:
+        for detail in shown(answer)[:1]:
             for part in terms(detail):
                 console.print(part)
 
 
-def renderables(result: SearchResult, width: int = 160) -> list[RenderableType]:
+def renderables(answer: Answer, width: int = 160) -> list[RenderableType]:
     """The parts that are printed, in order, for a terminal of some width."""
-    parts: list[RenderableType] = [_asked(result), _counts(result), *_strategies(result, width)]
-    if not result.top:
-        parts += _sentences("Diagnosis", advice(result))
-    for detail in shown(result)[:1]:
-        parts += [_memory(result, detail), _time(result, detail)]
-    return [*parts, *_reasons(result), *_sentences("Notes", notes(result))]
+    parts: list[RenderableType] = [_asked(answer), _counts(answer), *_strategies(answer, width)]
+    if not answer.top:
+        parts += _sentences("Diagnosis", answer.advice)
+    for detail in shown(answer)[:1]:
+        parts += [_memory(answer, detail), _time(answer, detail)]
+    return [*parts, *_reasons(answer), *_sentences("Notes", notes(answer))]
 
 
-def notes(result: SearchResult) -> list[str]:
+def notes(answer: Answer) -> list[str]:
     """What a person should know besides the answer: notes, plugins that failed, habits, ties."""
-    made = list(result.job.notes)
+    made = list(answer.said)
     made += [
         f"Plugin {plugin.name} is {plugin.status}: {plugin.reason}"
-        for plugin in result.plugins
+        for plugin in answer.plugins
         if plugin.status != "active"
     ]
     made += [
         f"Habit {code}, {words.count(rows)} candidates: {sentence}"
-        for code, (rows, sentence) in result.warnings.items()
+        for code, (rows, sentence) in answer.warnings.items()
     ]
-    made += [words.partition(detail) for detail in result.top[:1] if words.partition(detail)]
-    if any(detail.tie_with_best for detail in result.top if detail.place > 1):
+    made += [words.partition(detail) for detail in answer.top[:1] if words.partition(detail)]
+    if any(detail.tie_with_best for detail in answer.top if detail.place > 1):
         made.append("~ ties with the best: closer than the model can tell; a measurement decides.")
-    if any(detail.memory.verdict == "tight" for detail in result.top):
+    if any(detail.memory.verdict == "tight" for detail in answer.top):
         made.append(
             "tight: memory fits as predicted, but with what the allocator reserves, or with an error as "
             "large as in measured runs, it may not."
@@ -72,32 +73,32 @@ def notes(result: SearchResult) -> list[str]:
     return made
 
 
-def varying_fields(result: SearchResult) -> list[tuple[str, str]]:
+def varying_fields(answer: Answer) -> list[tuple[str, str]]:
     """(field, heading) of the columns people need: degrees, micro-batches, and what differs."""
-    degrees = {dimension.degree.name: dimension.name for dimension in result.dimensions}
+    degrees = {dimension.degree.name: dimension.name for dimension in answer.dimensions}
     made = []
-    for name, field in scalar_fields(result).items():
+    for name, field in scalar_fields(answer).items():
         if name in degrees:
             made.append((name, degrees[name]))
-        elif name in ALWAYS_SHOWN or len(_values(result, name)) > 1:
+        elif name in ALWAYS_SHOWN or len(_values(answer, name)) > 1:
             made.append((name, field.short or name))
     return made
 
 
-def common_fields(result: SearchResult) -> list[tuple[str, str]]:
+def common_fields(answer: Answer) -> list[tuple[str, str]]:
     """(field, value) of what every shown strategy uses alike, so that it needs no column."""
-    columns = {name for name, _ in varying_fields(result)}
+    columns = {name for name, _ in varying_fields(answer)}
     made = []
-    for name, field in scalar_fields(result).items():
-        values = _values(result, name) - {field.neutral}
+    for name, field in scalar_fields(answer).items():
+        values = _values(answer, name) - {field.neutral}
         if name not in columns and values:
             made.append((name, spell(values.pop())))
     return made
 
 
-def _values(result: SearchResult, name: str) -> set[Any]:
-    neutral = result.fields[name].neutral
-    return {detail.strategy.fields.get(name, neutral) for detail in beside(result)}
+def _values(answer: Answer, name: str) -> set[Any]:
+    neutral = answer.fields[name].neutral
+    return {detail.strategy.fields.get(name, neutral) for detail in beside(answer)}
 
 
 def _table(title: str, columns: Iterable[tuple[str, str]]) -> Table:
@@ -118,11 +119,11 @@ def _table(title: str, columns: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def _asked(result: SearchResult) -> Table:
+def _asked(answer: Answer) -> Table:
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
-    for name, value in asked(result):
+    for name, value in answer.asked:
         table.add_row(f"[bold]{name}[/bold]", _plain(value))
     return table
 
@@ -133,22 +134,22 @@ def _plain(text: str) -> RenderableType:
     return Text(text)
 
 
-def _counts(result: SearchResult) -> RenderableType:
+def _counts(answer: Answer) -> RenderableType:
     return _plain(
-        f"\n{words.count(result.space_size)} candidates in the space,"
-        f" {words.count(len(result.batch))} judged, {words.count(result.feasible_count)} feasible"
+        f"\n{words.count(answer.space_size)} candidates in the space,"
+        f" {words.count(answer.judged)} judged, {words.count(answer.feasible)} feasible"
     )
 
 
-def _strategies(result: SearchResult, width: int) -> list[RenderableType]:
-    details = beside(result)
+def _strategies(answer: Answer, width: int) -> list[RenderableType]:
+    details = beside(answer)
     if not details:
-        return _sentences("Today", [result.today.sentence]) if result.today else []
+        return _sentences("Today", [answer.today.sentence]) if answer.today else []
     columns: dict[str, list[str]] = {"#": []}
     for number, detail in enumerate(details, 1):
         tie = "~" if detail.tie_with_best and detail.place > 1 else ""
         columns["#"].append(TODAY if detail.row < 0 else f"{tie}{detail.place or number}")
-    for name, heading in varying_fields(result):
+    for name, heading in varying_fields(answer):
         columns[heading] = [spell(d.strategy.fields.get(name, "")) for d in details]
     costs, memories = [d.performance for d in details], [d.memory for d in details]
     columns["layers"] = [_short(words.stage_totals(d.strategy.stage_partition)) for d in details]
@@ -159,7 +160,7 @@ def _strategies(result: SearchResult, width: int) -> list[RenderableType]:
     ]
     columns["MFU"] = [words.percent(cost.mfu) for cost in costs]
     columns["memory"] = [words.gib(memory.total_bytes) for memory in memories]
-    if result.top:
+    if answer.top:
         columns["verdict"] = [memory.verdict for memory in memories]
     else:
         columns["over by"] = [words.gib(excess_bytes(detail)) for detail in details]
@@ -167,18 +168,18 @@ def _strategies(result: SearchResult, width: int) -> list[RenderableType]:
         if sum(2 + max(map(len, (head, *cells))) for head, cells in columns.items()) > width:
             columns.pop(optional)
     table = _table(
-        "Best strategies" if result.top else "Nearest misses",
+        "Best strategies" if answer.top else "Nearest misses",
         [(head, "left" if head in LEFT_COLUMNS else "right") for head in columns],
     )
     for i, detail in enumerate(details):
         cells = [values[i] for values in columns.values()]
         table.add_row(*map(_plain, cells), style="bold" if detail.place == 1 else None)
-    common = ", ".join(f"{name} {value}" for name, value in common_fields(result))
+    common = ", ".join(f"{name} {value}" for name, value in common_fields(answer))
     made: list[RenderableType] = [table]
     if common:
         made.append(_plain(f"  everywhere: {common}\n"))
-    if result.today is not None:
-        made += _sentences("Today", [result.today.sentence])
+    if answer.today is not None:
+        made += _sentences("Today", [answer.today.sentence])
     return made
 
 
@@ -191,13 +192,13 @@ def _short(text: str) -> str:
     return text if len(text) <= LONG_STAGES else text[: LONG_STAGES - 3] + "..."
 
 
-def _memory(result: SearchResult, detail: Detail) -> Table:
+def _memory(answer: Answer, detail: Detail) -> Table:
     cost = detail.memory
     worst = next((stage for stage in cost.stages if stage.rank == cost.worst_rank), None)
     parts = [*(worst.parts if worst else ()), *cost.reserves]
     where = f"stage {cost.worst_rank}" + (f", {worst.instant}" if worst else "")
     table = _table(
-        f"Memory of {labels(result, shown(result))[0]} ({where})",
+        f"Memory of {labels(answer, shown(answer))[0]} ({where})",
         [("part", "left"), ("owner", "left"), ("memory", "right"), ("share", "right")],
     )
     ordered = sorted(parts, key=lambda p: (-p.bytes, p.name))
@@ -214,10 +215,10 @@ def _memory(result: SearchResult, detail: Detail) -> Table:
     return table
 
 
-def _time(result: SearchResult, detail: Detail) -> Table:
+def _time(answer: Answer, detail: Detail) -> Table:
     cost = detail.performance
     table = _table(
-        f"Step time of {labels(result, shown(result))[0]} (stage {cost.rank}, the last to end)",
+        f"Step time of {labels(answer, shown(answer))[0]} (stage {cost.rank}, the last to end)",
         [
             ("part", "left"),
             ("group", "left"),
@@ -250,8 +251,8 @@ def _time(result: SearchResult, detail: Detail) -> Table:
     return table
 
 
-def _reasons(result: SearchResult) -> list[RenderableType]:
-    rules = reasons(result)
+def _reasons(answer: Answer) -> list[RenderableType]:
+    rules = answer.rules
     if not rules:
         return []
     table = _table(

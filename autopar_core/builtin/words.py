@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from autopar_core.domain.result import Detail
@@ -62,13 +63,8 @@ def stages(values: Sequence[Any]) -> str:
     """Layers of each stage, runs shortened, ``"4 x 20, 19"``; chunks apart."""
     if values and isinstance(values[0], (list, tuple)):
         return " | ".join(stages(chunk) for chunk in values)
-    runs: list[list[Any]] = []
-    for value in values:
-        if runs and runs[-1][1] == value:
-            runs[-1][0] += 1
-        else:
-            runs.append([1, value])
-    return ", ".join(f"{n} x {value}" if n > 1 else str(value) for n, value in runs)
+    runs = [(value, len(list(run))) for value, run in groupby(values)]
+    return ", ".join(f"{n} x {value}" if n > 1 else str(value) for value, n in runs)
 
 
 def stage_totals(values: Sequence[Any]) -> str:

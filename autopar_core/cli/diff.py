@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from autopar_core.builtin.definition import definition
 from autopar_core.cli.earlier import EarlierRun
 from autopar_core.cli.output import print_json, print_table
 from autopar_core.cli.session import json_option
-from autopar_core.cli.words import columns, definition, identity, memory, row, seconds, spell
+from autopar_core.cli.words import columns, identity, memory, row, seconds, spell
 from autopar_core.config.tables import leaves
 
 

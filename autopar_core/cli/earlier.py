@@ -97,6 +97,19 @@ class EarlierRun:
         """The answers, best first."""
         return list(self.document["top_k_strategies"])
 
+    def at(self, place: int) -> Mapping[str, Any]:
+        """The strategy on a place, 1 the best.
+
+        Raises:
+            InputError: When the run has no such place.
+        """
+        for strategy in self.strategies:
+            if strategy.get("place") == place:
+                return strategy
+        many = len(self.strategies)
+        has = f"the run has places 1 to {many}" if many else "the run found nothing that fits"
+        raise InputError(f"--place {place}", f"no such place; {has}")
+
     def part(self, key: str, place: int) -> Mapping[str, Any]:
         """The entry of a breakdown for one place; empty when there is none."""
         for entry in self.document.get(key, ()):

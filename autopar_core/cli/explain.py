@@ -11,6 +11,7 @@ from typing import Any
 import click
 from attrs import frozen
 
+from autopar_core.builtin.definition import definition
 from autopar_core.cli.earlier import EarlierRun
 from autopar_core.cli.output import (
     FEASIBLE,
@@ -20,12 +21,11 @@ from autopar_core.cli.output import (
     print_json,
     print_table,
 )
-from autopar_core.cli.session import Request, json_option, overrides_of, plugin_options
+from autopar_core.cli.session import Request, json_option, plugin_options
 from autopar_core.cli.strategy import open_strategy, reason_of
 from autopar_core.cli.words import (
     cell,
     costs,
-    definition,
     difference,
     heading,
     memory,
@@ -62,10 +62,7 @@ def explain(
     """Estimate a strategy with the inputs of a run and compare it with the winner, part by part."""
     run = EarlierRun.read(folder, "explain")
     winner = _winner(run)
-    overrides = overrides_of((), (), disable, only)
-    asked = open_strategy(
-        Request(earlier=folder, overrides=overrides, plugin_files=plugin_files), strategy
-    )
+    asked = open_strategy(Request.again(folder, disable, only, plugin_files), strategy)
     from autopar_core.search import run as searching
 
     with plugins_at_work():

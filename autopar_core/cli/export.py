@@ -17,7 +17,7 @@ from autopar_core.cli.session import (
     Session,
     json_option,
     open_session,
-    overrides_of,
+    place_option,
     plugin_options,
 )
 from autopar_core.cli.words import cell, columns, heading, memory, seconds
@@ -36,10 +36,7 @@ _PLAN = ("stage_partition", "layer_offset", "layer_recompute")
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option(
-    "--place", type=click.IntRange(min=1), default=1, metavar="N", show_default=True,
-    help="Which strategy of the run.",
-)  # fmt: skip
+@place_option
 @click.option("--to", "target", metavar="NAME", required=True, help="Format to write.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR",
@@ -62,9 +59,8 @@ def export(
     A strategy that the format has no way to say is refused with the nearest one that it can say.
     """
     run = EarlierRun.read(folder, "export")
-    chosen = _strategy(run, place)
-    overrides = overrides_of((), (), disable, only)
-    session = open_session(Request(earlier=folder, overrides=overrides, plugin_files=plugin_files))
+    chosen = run.at(place)
+    session = open_session(Request.again(folder, disable, only, plugin_files))
     plugin, exporter = _exporter(session.manager, target)
     files = _written(plugin, exporter, _request(run, chosen, session))
     if out is not None:
@@ -85,15 +81,6 @@ def export(
             err=True,
         )
     return 0
-
-
-def _strategy(run: EarlierRun, place: int) -> Mapping[str, Any]:
-    for strategy in run.strategies:
-        if strategy.get("place") == place:
-            return strategy
-    many = len(run.strategies)
-    there = f"it has places 1 to {many}" if many else "it found nothing that fits"
-    raise InputError(f"--place {place}", f"the run has no such place; {there}")
 
 
 def _exporter(manager: PluginManager, target: str) -> tuple[str, Exporter]:

@@ -1,8 +1,9 @@
-"""What ``autopar validate`` judges beside whole runs: timed operations, and reports from the field."""
+"""What ``autopar validate`` judges: whole runs, timed operations, and reports from the field."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,16 @@ import numpy as np
 from attrs import frozen
 
 from autopar_core.cli.output import plugins_at_work, print_table
-from autopar_core.cli.session import load_plugins
+from autopar_core.cli.session import console, load_plugins
 from autopar_core.errors import InputError
 
 
 if TYPE_CHECKING:
+    from autopar_core.plugins.manager import PluginManager
+    from autopar_core.validate import predict
     from autopar_core.validate.field import Order, Verdict
     from autopar_core.validate.operations import Judged
+    from autopar_core.validate.rows import Run
 
 _RIGHT = (
     "lines", "median %", "p90 %", "long: median %", "long: p90 %", "profile: median %",
@@ -27,19 +31,77 @@ _RIGHT = (
 
 @frozen(kw_only=True)
 class Answer:
-    """A document for JSON, tables for people, and whether anything could be judged."""
+    """A document for JSON, tables for people, and whether anything could be judged.
+
+    Attributes:
+        tables: (title, rows) each.
+        right: Headings of numbers.
+        pictures: File name -> content, drawn when called.
+    """
 
     document: dict[str, Any]
     lines: tuple[str, ...]
-    tables: tuple[tuple[str, list[dict[str, str]]], ...]
+    tables: tuple[tuple[str, Sequence[Mapping[str, str]]], ...]
     judged: bool
+    right: tuple[str, ...] = _RIGHT
+    pictures: Callable[[], Mapping[str, bytes]] = dict
 
     def show(self) -> None:
         """Print sentences and tables."""
         for line in self.lines:
             click.echo(line)
         for title, rows in self.tables:
-            print_table(title, rows, _RIGHT)
+            print_table(title, rows, self.right)
+
+
+def runs(files: Sequence[Path]) -> Answer:
+    """Whole runs: every row that can be predicted, with the errors by source.
+
+    Raises:
+        InputError: When a table is wrong.
+    """
+    from autopar_core.validate import summary
+    from autopar_core.validate.rows import read_runs
+
+    def drawn() -> Mapping[str, bytes]:
+        from autopar_core.validate.plot import pictures
+
+        return pictures(rows)
+
+    measured = read_runs(files)
+    manager = load_plugins()
+    with plugins_at_work():
+        answer = _predicted(measured, manager)
+    rows = answer.rows
+    skipped = sum(row.skipped is not None for row in rows)
+    lacking = [
+        {"rows": str(count), "missing": fact} for fact, count in sorted(answer.no_memory.items())
+    ]
+    return Answer(
+        document=summary.document(answer), judged=skipped < len(rows),
+        lines=(f"{len(rows)} runs: {len(rows) - skipped} predicted, {skipped} skipped",),
+        tables=(
+            *summary.tables(rows), *summary.group_tables(answer),
+            (summary.CHOICE_TITLE, summary.choice_lines(answer)),
+            ("Skipped: what is missing", summary.reasons(rows)),
+            ("Step time only: what memory lacks", lacking),
+        ),
+        right=summary.RIGHT, pictures=drawn,
+    )  # fmt: skip
+
+
+def _predicted(measured: list[Run], manager: PluginManager) -> predict.Answer:
+    from autopar_core.validate import predict
+
+    if not sys.stderr.isatty():
+        return predict.validate(measured, manager)
+    from rich.progress import Progress
+
+    with Progress(console=console(stderr=True), transient=True) as shown:
+        task = shown.add_task("predicting runs", total=len(measured))
+        return predict.validate(
+            measured, manager, lambda done, total: shown.update(task, completed=done, total=total)
+        )
 
 
 def operations(path: Path, name: str) -> Answer:

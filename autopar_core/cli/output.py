@@ -77,9 +77,10 @@ def show(
     if as_json:
         click.echo(json_text(result, manager), nl=False)
     else:
-        from autopar_core.builtin.text import print_result
+        from autopar_core.builtin.answer import Answer
+        from autopar_core.builtin.text import print_answer
 
-        print_result(console(), result, every_term=every_term)
+        print_answer(console(), Answer.of(result), every_term=every_term)
         if out is not None:
             click.echo(f"written to {out}", err=True)
     return FEASIBLE if result.top else NOTHING_FITS

@@ -49,6 +49,18 @@ class Request:
     configs: tuple[str, ...] = ()
     reader: str = ""
 
+    @classmethod
+    def again(
+        cls,
+        earlier: Path,
+        disable: Iterable[str],
+        only: Iterable[str],
+        plugin_files: tuple[Path, ...],
+    ) -> Request:
+        """The inputs of an earlier run, with the plugins of ``plugin_options``."""
+        overrides = overrides_of((), (), disable, only)
+        return cls(earlier=earlier, overrides=overrides, plugin_files=plugin_files)
+
 
 @frozen(kw_only=True)
 class Session:
@@ -92,6 +104,10 @@ def job_options(command: F) -> F:
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else there."
 )
+place_option = click.option(
+    "--place", type=click.IntRange(min=1), default=1, metavar="N", show_default=True,
+    help="Which of the strategies that the run found.",
+)  # fmt: skip
 
 
 def overrides_of(

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autopar_core.builtin.definition import definition
 from autopar_core.cli.earlier import EarlierRun
 from autopar_core.cli.folder import write_files
 from autopar_core.cli.output import FEASIBLE, plugins_at_work, print_table
-from autopar_core.cli.session import Request, json_option, overrides_of, plugin_options
+from autopar_core.cli.session import Request, json_option, place_option, plugin_options
 from autopar_core.cli.strategy import open_found
-from autopar_core.cli.words import definition
-from autopar_core.config.overrides import Overrides
 from autopar_core.errors import InputError
 
 
@@ -24,10 +23,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option(
-    "--place", type=click.IntRange(min=1), default=1, show_default=True,
-    help="Which of the strategies that the run found.",
-)  # fmt: skip
+@place_option
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR",
     help="Write the picture, the data and a trace for Perfetto there.",
@@ -45,8 +41,8 @@ def timeline(
 ) -> int:
     """Show one step of a strategy over time: what each rank does, waits for and holds."""
     run = EarlierRun.read(folder, "timeline")
-    strategy = _strategy(run, place)
-    step = _replayed(folder, strategy, overrides_of((), (), disable, only), plugin_files)
+    strategy = run.at(place)
+    step = _replayed(strategy, Request.again(folder, disable, only, plugin_files))
     from autopar_core.builtin import timeline_files
     from autopar_core.builtin.json_text import dump
 
@@ -66,28 +62,16 @@ def timeline(
     return FEASIBLE
 
 
-def _strategy(run: EarlierRun, place: int) -> Mapping[str, Any]:
-    for strategy in run.strategies:
-        if strategy.get("place") == place:
-            return strategy
-    many = len(run.strategies)
-    has = f"the run has places 1 to {many}" if many else "the run found nothing that fits"
-    raise InputError(f"--place {place}", has)
-
-
-def _replayed(
-    folder: Path, strategy: Mapping[str, Any], overrides: Overrides, plugin_files: tuple[Path, ...]
-) -> StepTimeline:
+def _replayed(strategy: Mapping[str, Any], request: Request) -> StepTimeline:
     """The step of the strategy; it takes as long as the run says.
 
     Raises:
         InputError: When it does not, or does not fit any more.
     """
-    request = Request(earlier=folder, overrides=overrides, plugin_files=plugin_files)
     asked = open_found(request, strategy)
     from autopar_core.search.timeline import step_timeline
 
-    where = f"timeline {folder}"
+    where = f"timeline {request.earlier}"
     with plugins_at_work():
         step = step_timeline(
             asked.session.job, asked.session.manager, asked.fields,

@@ -8,23 +8,12 @@ from functools import cache
 from typing import Any
 
 from autopar_core.builtin import words
+from autopar_core.builtin.definition import definition
 from autopar_core.config.search_section import PARTITION, RECOMPUTE
 from autopar_core.plugins.fields import BATCH_FIELDS, standard
 
 
-# Entries of a strategy in result.json that are its cost or verdict, not its definition.
-NOT_FIELDS = frozenset((
-    "place", "row", "partition_plan", "recompute_plan", "layer_offset", "memory_cost",
-    "memory_low", "memory_high", "reserved_memory", "memory_verdict", "performance_cost",
-    "performance_low", "performance_high", "mfu", "tokens_per_second_per_device", "feasible",
-    "filter_reason", "tie_with_best", "warnings",
-))  # fmt: skip
 _LONG = 24
-
-
-def definition(strategy: Mapping[str, Any]) -> dict[str, Any]:
-    """What a strategy is, without what it costs."""
-    return {key: value for key, value in strategy.items() if key not in NOT_FIELDS}
 
 
 def identity(strategy: Mapping[str, Any]) -> str:

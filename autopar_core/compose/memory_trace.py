@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from attrs import fields, frozen
 
 from autopar_core.compose.layout import Layout
 from autopar_core.compose.memory_peak import moment_bytes
 from autopar_core.compose.memory_table import MemoryTable
+from autopar_core.compose.moments import MomentArrays
 from autopar_core.compose.situation import (
     END,
     FORWARD,
@@ -17,36 +17,9 @@ from autopar_core.compose.situation import (
     in_order,
     with_end,
 )
-from autopar_core.domain.arrays import Array, Bools, Floats, Ints
+from autopar_core.domain.arrays import Array, Floats, Ints
 from autopar_core.domain.timeline import MemoryTrace
 from autopar_core.hooks.schedule import Moments, ScheduleKey, Timeline
-
-
-@frozen(eq=False)
-class _Rows:
-    """Moments as plain arrays."""
-
-    rank: Ints
-    kind: Ints
-    chunk: Ints
-    in_flight: Ints
-    pending: Ints
-    first: Bools
-    entered: Bools
-    accumulated: Bools
-    reduced: Bools
-    sent: Bools
-
-    @classmethod
-    def of(cls, moments: Moments, rows: Array | slice = slice(None)) -> _Rows:
-        return cls(*(np.array(getattr(moments, name)[rows]) for name in _NAMES))
-
-    def joined(self, *others: _Rows) -> _Rows:
-        every = (self, *others)
-        return _Rows(*(np.concatenate([getattr(one, name) for one in every]) for name in _NAMES))
-
-
-_NAMES = tuple(field.name for field in fields(_Rows))
 
 
 def memory_trace(
@@ -65,10 +38,10 @@ def memory_trace(
         closing: Memory situations of the schedule; those at the end of the step are taken.
         ends: (ranks,) end of each rank with its tail.
     """
-    during = _Rows.of(found.moments)
+    during = MomentArrays.of(found.moments)
     after, before = _after(during, found), _before(during)
     ended = with_end(closing, table.whens)
-    last = _Rows.of(ended, np.asarray(ended.kind) == END)
+    last = MomentArrays.of(ended, np.asarray(ended.kind) == END)
     value = _bytes(table, key, layout, during.joined(after, before, last))
     n = len(during.rank)
     busy, held, start = value[:n], value[n : 2 * n], value[2 * n : 2 * n + key.ranks]
@@ -106,19 +79,19 @@ def _in_time(pieces: list[tuple[Array, Array, Array]]) -> MemoryTrace:
     )  # fmt: skip
 
 
-def _bytes(table: MemoryTable, key: ScheduleKey, layout: Layout, rows: _Rows) -> Floats:
+def _bytes(table: MemoryTable, key: ScheduleKey, layout: Layout, rows: MomentArrays) -> Floats:
     order = in_order(rows, np.arange(len(rows.rank)))
     value = np.empty(len(rows.rank))
     value[order] = moment_bytes(table, Situation.at(key, rows, order), layout)
     return np.asarray(value + table.reserve[0])
 
 
-def _after(during: _Rows, found: Timeline) -> _Rows:
+def _after(during: MomentArrays, found: Timeline) -> MomentArrays:
     """What each operation leaves: nothing at work, the next one's accumulated gradients."""
     rows = np.arange(len(during.rank))
     last = np.r_[np.diff(during.rank) != 0, True]
     follower = np.where(last, rows, rows + 1)
-    left = _Rows.of(during)
+    left = MomentArrays.of(during)
     kind, chunk = during.kind, during.chunk
     backward = (kind != FORWARD) & (kind != WEIGHT)
     left.in_flight[rows, chunk] -= backward
@@ -130,17 +103,17 @@ def _after(during: _Rows, found: Timeline) -> _Rows:
         # After its last operation a rank of one chunk has accumulated, others have reduced.
         accumulated[last], reduced[last] = chunks == 1, chunks > 1
         entered[last] = chunks == 1
-    return _Rows(
+    return MomentArrays(
         during.rank, np.full_like(kind, WEIGHT), chunk, left.in_flight, left.pending,
         during.first & ~backward, entered, accumulated, reduced, during.sent | (backward & pipelined),
     )  # fmt: skip
 
 
-def _before(during: _Rows) -> _Rows:
+def _before(during: MomentArrays) -> MomentArrays:
     """Each rank before its first operation."""
     rows = np.nonzero(np.r_[True, np.diff(during.rank) != 0])[0]
-    start = _Rows.of(during, rows)
-    return _Rows(
+    start = MomentArrays.of(during, rows)
+    return MomentArrays(
         start.rank, np.full_like(start.kind, WEIGHT), start.chunk, 0 * start.in_flight,
         0 * start.pending, start.first, start.entered & False, start.accumulated, start.reduced,
         start.sent,

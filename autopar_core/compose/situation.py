@@ -8,6 +8,7 @@ import numpy as np
 from attrs import field, frozen
 
 from autopar_core.compose.corners import corners
+from autopar_core.compose.moments import MomentArrays
 from autopar_core.domain.arrays import Array, Bools, Floats, Ints
 from autopar_core.hooks.schedule import Moments, ScheduleKey
 
@@ -68,7 +69,7 @@ class Situation:
         return cls.at(key, ended, _survivors(ended, whens, forward_end))
 
     @classmethod
-    def at(cls, key: ScheduleKey, moments: Moments | _Moments, keep: Ints) -> Situation:
+    def at(cls, key: ScheduleKey, moments: Moments, keep: Ints) -> Situation:
         """The moments ``keep``, which stand in the order of rank, kind, first and chunk."""
         rank, chunk, kind = moments.rank[keep], moments.chunk[keep], moments.kind[keep]
         in_flight = np.asarray(moments.in_flight)[keep]
@@ -155,23 +156,7 @@ class Situation:
         return np.asarray(np.maximum.reduceat(self.in_flight, self.starts, axis=0))
 
 
-@frozen(eq=False)
-class _Moments:
-    """Moments as arrays of this project's own."""
-
-    rank: Ints
-    kind: Ints
-    chunk: Ints
-    in_flight: Ints
-    pending: Ints
-    first: Bools
-    entered: Bools
-    accumulated: Bools
-    reduced: Bools
-    sent: Bools
-
-
-def with_end(moments: Moments, whens: frozenset[str]) -> Moments | _Moments:
+def with_end(moments: Moments, whens: frozenset[str]) -> Moments:
     """One moment more per rank where terms ask for it: the optimizer runs, with nothing in flight.
 
     Schedules that know the end of a step say it themselves.
@@ -180,17 +165,16 @@ def with_end(moments: Moments, whens: frozenset[str]) -> Moments | _Moments:
         return moments
     ranks = np.unique(np.asarray(moments.rank))
     chunks = np.asarray(moments.in_flight).shape[1]
-    zero, yes = np.zeros(len(ranks), np.int64), np.ones((len(ranks), chunks), bool)
-    end = {
-        "rank": ranks, "kind": zero + END, "chunk": zero, "in_flight": np.zeros_like(yes, np.int64),
-        "pending": np.zeros_like(yes, np.int64),
-        "first": ~yes[:, 0], "entered": ~yes, "accumulated": ~yes, "reduced": ~yes,
-        "sent": ~yes[:, 0],
-    }  # fmt: skip
-    return _Moments(**{n: np.concatenate([np.asarray(getattr(moments, n)), end[n]]) for n in end})
+    zero, no = np.zeros(len(ranks), np.int64), np.zeros((len(ranks), chunks), bool)
+    none = np.zeros_like(no, np.int64)
+    end = MomentArrays(
+        rank=ranks, kind=zero + END, chunk=zero, in_flight=none, pending=none, first=no[:, 0],
+        entered=no, accumulated=no, reduced=no, sent=no[:, 0],
+    )  # fmt: skip
+    return MomentArrays.of(moments).joined(end)
 
 
-def _survivors(moments: Moments | _Moments, whens: frozenset[str], forward_end: bool) -> Ints:
+def _survivors(moments: Moments, whens: frozenset[str], forward_end: bool) -> Ints:
     """Indices of moments that no other one exceeds, by rank, kind, first and chunk."""
     m = moments
     timed = bool(whens & {"first", "later"})

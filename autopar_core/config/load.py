@@ -102,7 +102,7 @@ def load_job(
     }
     job = Job(
         model=model.config, training=training, cluster=cluster.cluster, system=cluster.system,
-        framework=framework.profile, space=space,
+        framework=framework.profile.under(training.precision), space=space,
         bands=bands_of(
             cluster.system.name, framework.profile.name, fitted.residuals if fitted else None
         ),

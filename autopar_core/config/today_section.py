@@ -102,7 +102,8 @@ def today_of(
     framework = job.framework
     if section.framework and section.framework.get(_NAME) != job.framework.name:
         place = Origins(section.label)
-        framework = framework_section({_FRAMEWORK: section.framework}, place, manager).profile
+        theirs = framework_section({_FRAMEWORK: section.framework}, place, manager).profile
+        framework = theirs.under(job.training.precision)
     raw: Table = {_NAME: section.label, **section.strategy}
     if section.framework:
         raw[_FRAMEWORK] = section.framework

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from autopar_core.domain.precision import HALF_BYTES, SIXTEEN_BIT_RECIPES, PrecisionRecipe
 from autopar_core.domain.terms import (
@@ -338,6 +338,25 @@ class FrameworkProfile:
     def is_a(self, *names: str) -> bool:
         """Whether this is one of these frameworks or grows out of one of them."""
         return not {self.name, *self.bases}.isdisjoint(names)
+
+    def under(self, precision: str) -> FrameworkProfile:
+        """The same without the recompute modes that do not go with a recipe.
+
+        A recipe that the framework does not have changes nothing.
+        """
+        try:
+            name = self.core.recipe_name(precision)
+        except KeyError:
+            return self
+        fitting = self.core.recipe(name).recompute_modes
+        kept = tuple(mode for mode in self.core.recompute_modes if mode in fitting)
+        if kept == self.core.recompute_modes:
+            return self
+        why = self.sources.get(f"core.precision.{name}.recompute_modes", f"precision {name}")
+        return evolve(
+            self, core=evolve(self.core, recompute_modes=kept),
+            sources={**self.sources, "core.recompute_modes": why},
+        )  # fmt: skip
 
     @property
     def order(self) -> tuple[str, ...]:

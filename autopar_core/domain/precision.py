@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from attrs import field, frozen, validators
 
+from autopar_core.domain.terms import MODES, one_of
+
 
 _NOT_NEGATIVE = validators.ge(0.0)
 _POSITIVE = validators.gt(0.0)
@@ -44,6 +46,7 @@ class PrecisionRecipe:
             where they stay as they are.
         weight_bytes: Bytes per block weight of cast copies that are kept beside the weights.
         transpose_weight_bytes: The same for transposed copies, on systems whose products need one.
+        recompute_modes: Recompute modes that go with it, of those that the framework has.
         gathered_bytes: Bytes per block weight where data-parallel ranks gather weights; None where they
             travel as without the recipe.
         uncertainty: Half-width of the band that the recipe adds to a step time, as a share; the system
@@ -63,6 +66,9 @@ class PrecisionRecipe:
     parameter_bytes: float | None = field(default=None, validator=validators.optional(_POSITIVE))
     weight_bytes: float = field(default=0.0, validator=_NOT_NEGATIVE)
     transpose_weight_bytes: float = field(default=0.0, validator=_NOT_NEGATIVE)
+    recompute_modes: tuple[str, ...] = field(
+        default=MODES, validator=validators.deep_iterable(one_of(MODES))
+    )
     gathered_bytes: float | None = field(default=None, validator=validators.optional(_POSITIVE))
     uncertainty: float = field(default=0.0, validator=_NOT_NEGATIVE)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from autopar_core.compose.moments import MomentArrays
 from autopar_core.config.converter import structure
 from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.fields import Dimension, Field
@@ -21,22 +22,6 @@ from autopar_core.plugins import MISSING, PluginManager, all_dimensions, declare
 
 CORE = "core"
 SCHEDULE_HOOK = "autopar_schedule"
-
-
-@frozen(eq=False)
-class _OneMoments:
-    """Forwards and backwards of a model on one stage."""
-
-    rank: Ints
-    kind: Ints
-    chunk: Ints
-    in_flight: Ints
-    pending: Ints
-    first: Bools
-    entered: Bools
-    accumulated: Bools
-    reduced: Bools
-    sent: Bools
 
 
 @frozen
@@ -64,7 +49,7 @@ class SingleStage:
     def _moments(self, kind: Ints, first: Bools) -> Moments:
         n = len(kind)
         no, yes, zero = np.zeros((n, 1), bool), np.ones((n, 1), bool), np.zeros(n, np.int64)
-        return _OneMoments(
+        return MomentArrays(
             zero, kind, zero, np.ones((n, 1), np.int64), np.zeros((n, 1), np.int64), first, yes,
             no, no, np.zeros(n, bool),
         )  # fmt: skip

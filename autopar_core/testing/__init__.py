@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from autopar_core.testing.bench import SMALL_JOB, Bench, run_search
 from autopar_core.testing.dimension import DimensionConformance
+from autopar_core.testing.framework import AskedRule, FrameworkBench
 from autopar_core.testing.ranker import RankerConformance
 from autopar_core.testing.round_trip import (
     Space,
@@ -26,8 +27,10 @@ from autopar_core.testing.round_trip import (
 
 __all__ = [
     "SMALL_JOB",
+    "AskedRule",
     "Bench",
     "DimensionConformance",
+    "FrameworkBench",
     "RankerConformance",
     "Space",
     "exported",

@@ -19,9 +19,10 @@ from rich.console import Console
 
 from autopar_core.api import SearchResult
 from autopar_core.builtin import autopar_renderers, charts, words
+from autopar_core.builtin.answer import Answer
 from autopar_core.builtin.outputs import render_all
 from autopar_core.builtin.series import chart_data
-from autopar_core.builtin.text import print_result
+from autopar_core.builtin.text import print_answer
 
 
 NAMES = ("step_time", "memory", "stages", "distribution", "reasons", "trends")
@@ -171,7 +172,7 @@ def test_report_escapes_what_people_write(factory: ModuleType) -> None:
 
 def printed(result: SearchResult, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    print_result(console, result)
+    print_answer(console, Answer.of(result))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -279,6 +279,28 @@ def test_a_format_means_the_first_recipe_of_the_framework() -> None:
     assert not job({"framework": {"name": "megatron"}}, precision="fp8-current").notes
 
 
+def test_a_recipe_may_go_with_some_recompute_modes_only() -> None:
+    recipe = {**RECIPE, "recompute_modes": ["full"]}
+    made = job(own(recipe, "torchtitan"), precision="fp8")
+    assert made.framework.core.recompute_modes == ("full",)
+    plain = job(own(recipe, "torchtitan"), precision="bf16")
+    assert plain.framework.core.recompute_modes == ("selective", "full")
+    with pytest.raises(InputError, match="recompute_modes = 'some' is none of none, selective"):
+        job(own({**RECIPE, "recompute_modes": ["some"]}), precision="fp8")
+    # Megatron tells where the modes of its delayed scaling come from.
+    found = job({"framework": {"name": "megatron"}}, precision="fp8").framework
+    assert found.core.recompute_modes == ("full",)
+    assert "transformer_config.py" in found.sources["core.recompute_modes"]
+
+
+def test_todays_framework_has_its_own_modes() -> None:
+    today = {"dp": 8, "framework": "megatron"}
+    made = job({"framework": {"name": "generic"}, "today": today}, precision="fp8")
+    assert made.today is not None
+    assert made.today.framework.core.recompute_modes == ("full",)
+    assert made.framework.core.recompute_modes == ("selective", "full")
+
+
 def test_uncertainty_of_recipe_and_device() -> None:
     # 0.04 of the recipe and 0.03 of the device's speed
     assert job(own(RECIPE), precision="fp8").format_uncertainty == pytest.approx(0.07)

@@ -216,7 +216,7 @@ def test_export_writes_what_the_run_found(run: Any) -> None:
     ("arguments", "said"),
     [
         (("--to", "nanotorn"), "--to nanotorn: unknown format; did you mean nanotron?"),
-        (("--to", "nanotron", "--place", "99"), "the run has no such place; it has places 1 to 10"),
+        (("--to", "nanotron", "--place", "99"), "no such place; the run has places 1 to 10"),
     ],
 )
 def test_export_says_what_is_wrong(run: Any, arguments: tuple[str, ...], said: str) -> None:

@@ -87,6 +87,18 @@ def test_layers_are_dealt_by_cost() -> None:
     assert split(SHAPE, 4, 80) == (2, 1, 1, 0)
 
 
+def test_layers_of_llama_3_8b_on_eight_stages() -> None:
+    """A layer costs 4 x 4096^2 + 3 x 14336 x 4096 = 243.3 M, the head 128256 x 4096 = 525.3 M.
+
+    With 32 layers that is 8310 M, a stage's share 1039 M: 4.27 layers. The block that passes a share
+    is still its stage's: 5 layers, then what passes 8.54, 12.8, 17.1, 21.4, 25.6 and 29.9.
+    """
+    model = evolve(
+        SHAPE, num_layers=32, hidden=4096, ffn_hidden=14336, heads=32, kv_heads=8, head_dim=128
+    )
+    assert split(model, 8, 128256) == (5, 4, 4, 5, 4, 4, 4, 2)
+
+
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("vocab", [1, 100, 100_000])
 def test_every_layer_is_dealt_once(stages: int, vocab: int) -> None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve
 
-from autopar_core.api import ExportEstimate, ExportRequest, ModelConfig, Strategy
-from autopar_core.testing.bench import load, run_search
+from autopar_core.api import ExportRequest, ModelConfig
+from autopar_core.testing import FrameworkBench
 from autopar_megatron.readers import readers
 
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = ("autopar 0.1.0: place 1 of 3", "estimated step time 1.50 s")
-FIELDS: Mapping[str, Any] = {
-    "dp_degree": 1, "tp_degree": 1, "pp_degree": 1, "cp_degree": 1, "micro_batch_size": 1,
-    "micro_batch_num": 8, "vpp_degree": 1, "schedule": "none", "sequence_parallel": False,
-    "zero_stage": 0, "shard_degree": 1, "replicate_degree": 1, "cp_comm_type": "none",
-}  # fmt: skip
 Read = Callable[..., Mapping[str, Any]]
 RequestOf = Callable[..., ExportRequest]
 
@@ -46,18 +40,13 @@ def read() -> Read:
 
 
 @cache
-def _job(framework: str) -> Any:
-    changes = {
-        "framework": {"name": framework},
-        "search": {"tp": 1, "cp": 1, "pp": 1, "micro_batch_size": 1, "layer_recompute": "none"},
-    }
-    return run_search(changes).job
+def _bench(framework: str) -> FrameworkBench:
+    return FrameworkBench.of("megatron", {"framework": {"name": framework}})
 
 
 @pytest.fixture(scope="session")
 def request_of() -> RequestOf:
     """An export request from the fields that matter; partition even and recompute none if absent."""
-    assert "megatron" in load().active
 
     def made(
         framework: str = "megatron",
@@ -65,56 +54,20 @@ def request_of() -> RequestOf:
         model: ModelConfig | Mapping[str, Any] | None = None,
         seq_len: int = 4096,
         precision: str = "bf16",
-        stages: Sequence[int] = (),
-        full: Sequence[int] = (),
-        selective: Sequence[int] = (),
         sections: Mapping[str, Mapping[str, Any]] | None = None,
-        plugins: Mapping[str, Mapping[str, Any]] | None = None,
         **fields: Any,
     ) -> ExportRequest:
-        job = _job(framework)
-        values = {**FIELDS, **fields}
-        chunks, ranks = values["vpp_degree"], values["pp_degree"]
-        shape = model if isinstance(model, ModelConfig) else evolve(job.model, **(model or {}))
-        even = [shape.num_layers // (chunks * ranks)] * (chunks * ranks)
-        data = values["dp_degree"]
-        total = values["micro_batch_size"] * values["micro_batch_num"] * data
-        strategy = Strategy(
-            fields=values,
-            stage_partition=_rows(stages or even, chunks),
-            layer_offset=_rows([0] * len(even), chunks),
-            layer_recompute={
-                "selective": _rows(selective or [0] * len(even), chunks),
-                "full": _rows(full or [0] * len(even), chunks),
-            },
-        )
-        devices = data * ranks * values["tp_degree"] * values["cp_degree"]
-        merged = {
-            name: {**job.framework.sections.get(name, {}), **table}
-            for name, table in (sections or {}).items()
+        bench = _bench(framework)
+        own = bench.job.framework.sections
+        merged = {name: {**own.get(name, {}), **table} for name, table in (sections or {}).items()}
+        changes: dict[str, Any] = {
+            "model": model or {},
+            "training": {"seq_len": seq_len, "precision": precision},
+            "framework": {"sections": {**own, **merged}},
         }
-        profile = evolve(job.framework, sections={**job.framework.sections, **merged})
-        return ExportRequest(
-            model=shape,
-            training=evolve(
-                job.training, global_batch_size=total, seq_len=seq_len, precision=precision
-            ),
-            cluster=evolve(job.cluster, devices=devices),
-            system=job.system,
-            framework=profile,
-            strategy=strategy,
-            estimate=ExportEstimate(
-                seconds=1.5, low_seconds=1.3, high_seconds=1.7, memory_bytes=1 << 30,
-                limit_bytes=1 << 36,
-            ),
-            plugins=plugins or {}, header=HEADER,
-        )  # fmt: skip
+        values = {"micro_batch_num": 8, **fields}
+        return bench.request(
+            chunks=values.get("vpp_degree", 1), header=HEADER, changes=changes, **values
+        )
 
     return made
-
-
-def _rows(values: Sequence[int], chunks: int) -> list[Any]:
-    if chunks == 1:
-        return list(values)
-    ranks = len(values) // chunks
-    return [list(values[v * ranks : (v + 1) * ranks]) for v in range(chunks)]

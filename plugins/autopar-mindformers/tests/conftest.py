@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from attrs import evolve
 
-from autopar_core.api import ExportEstimate, ExportRequest, Strategy
-from autopar_core.config.load import load_job
-from autopar_core.config.overrides import Overrides
-from autopar_core.domain.job import Job
-from autopar_core.testing.bench import load
+from autopar_core.api import ExportRequest
+from autopar_core.testing import FrameworkBench
 from autopar_mindformers.readers import READER
 
 
@@ -130,62 +126,34 @@ def read() -> Read:
 
 
 @pytest.fixture(scope="session")
-def job() -> Job:
-    """A job of 64 devices."""
-    tables = {
-        "model": {"source": "llama-3-8b"}, "training": {"global_batch_size": 64, "seq_len": 4096},
-        "cluster": {"system": "ascend-910b", "devices": 64}, "framework": {"name": "mindformers"},
+def bench() -> FrameworkBench:
+    """A job of an 8B Llama; the number of devices follows from a strategy."""
+    shape = {
+        "num_layers": 32, "hidden": 4096, "ffn_hidden": 14336, "heads": 32, "kv_heads": 8,
+        "vocab": 128256,
     }  # fmt: skip
-    return load_job(None, tables, Overrides(), load())
-
-
-FIELDS = {
-    "dp_degree": 1, "tp_degree": 1, "pp_degree": 1, "cp_degree": 1, "vpp_degree": 1,
-    "micro_batch_size": 1, "micro_batch_num": 8, "schedule": "none", "sequence_parallel": False,
-    "zero_stage": 0, "shard_degree": 1, "replicate_degree": 1, "cp_comm_type": "none",
-}  # fmt: skip
+    return FrameworkBench.of("mindformers", {
+        "model": {**shape, "source": "llama-3-8b"},
+        "cluster": {"system": "ascend-910b", "devices": 64}, "framework": {"name": "mindformers"},
+    })  # fmt: skip
 
 
 @pytest.fixture(scope="session")
-def request_of(job: Job) -> Callable[..., ExportRequest]:
+def request_of(bench: FrameworkBench) -> Callable[..., ExportRequest]:
     """An export request from the fields that matter; partition even and recompute none if absent."""
 
     def made(
-        *, model: Mapping[str, Any] | None = None, stages: Sequence[int] = (),
-        full: Sequence[int] = (), selective: Sequence[int] = (), precision: str = "bf16",
+        *, model: Mapping[str, Any] | None = None, precision: str = "bf16",
         memory_limit: int = 2**36, **fields: Any,
     ) -> ExportRequest:  # fmt: skip
-        values = {**FIELDS, **fields}
-        shape = evolve(job.model, **(model or {}))
+        values = {"micro_batch_num": 8, **fields}
         # A V-shaped schedule has two chunks, which no field says.
-        chunks = 2 if values["schedule"] in ("zbv", "dualpipev") else values["vpp_degree"]
-        count = values["pp_degree"] * chunks
-        counts = list(stages) or [shape.num_layers // count] * count
-        base = shape.num_layers // count
-        zero = [0] * count
-
-        def rows(flat: Sequence[int]) -> list[Any]:
-            ranks = values["pp_degree"]
-            nested = [list(flat[at : at + ranks]) for at in range(0, count, ranks)]
-            return nested if len(nested) > 1 else nested[0]
-
-        strategy = Strategy(
-            fields=values, stage_partition=rows(counts),
-            layer_offset=rows([each - base for each in counts]),
-            layer_recompute={"full": rows(full or zero), "selective": rows(selective or zero)},
-        )  # fmt: skip
-        degrees = [values[f"{name}_degree"] for name in ("dp", "tp", "pp", "cp")]
-        devices = degrees[0] * degrees[1] * degrees[2] * degrees[3]
-        total = values["micro_batch_size"] * values["micro_batch_num"] * values["dp_degree"]
-        return ExportRequest(
-            model=shape, strategy=strategy, system=job.system, framework=job.framework,
-            training=evolve(job.training, global_batch_size=total, precision=precision),
-            cluster=evolve(job.cluster, devices=devices, memory_limit=memory_limit),
-            estimate=ExportEstimate(
-                seconds=1.5, low_seconds=1.3, high_seconds=1.7, memory_bytes=2**30,
-                limit_bytes=2**36,
-            ),
-            header=("made up",),
-        )  # fmt: skip
+        folded = values.get("schedule") in ("zbv", "dualpipev")
+        changes: dict[str, Any] = {
+            "model": model or {}, "training": {"precision": precision},
+            "cluster": {"memory_limit": memory_limit},
+        }  # fmt: skip
+        chunks = 2 if folded else values.get("vpp_degree", 1)
+        return bench.request(chunks=chunks, changes=changes, **values)
 
     return made

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from autopar_core.api import ScheduleKey
-from autopar_pp.partitions import Speller, by_cost, ends
+from autopar_pp.partitions import Speller, ends
 
 
 def test_ends_are_megatrons_splits_without_a_layout() -> None:
@@ -20,16 +18,6 @@ def test_ends_are_megatrons_splits_without_a_layout() -> None:
     # 126 layers on 8 ranks of 2 chunks with both places: 7 and then 8s, and 7 at the end
     split = (7, *[8] * 14, 7)
     assert split in {tuple(row) for row in ends(8, 2, 126).tolist()}
-
-
-def test_nanotron_deals_blocks_by_running_cost() -> None:
-    # Llama 3 8B on 8 stages: a layer is 4 x 4096^2 + 3 x 14336 x 4096, the head 128256 x 4096. 32
-    # layers of 243.3 M and 525.3 M are 8310 M, a stage's share 1039 M: 4.27 layers. The block that
-    # passes a share is still its stage's: 5 layers, then what passes 8.54, 12.8, 17.1, 21.4, 25.6
-    # and 29.9.
-    layer, head = 4 * 32 * 128 + 3 * 14336, 128256
-    assert by_cost(8, 32, layer, head).tolist() == [5, 4, 4, 5, 4, 4, 4, 2]
-    assert by_cost(2, 8, 1, 0).tolist() == [5, 3]
 
 
 def test_what_may_be_empty() -> None:
@@ -50,5 +38,3 @@ def test_even_needs_layers_that_divide() -> None:
     assert none.shape == (0, 8)
     assert speller.rule
     assert Speller().listed(4, 2, 26) is None
-    balanced = Speller(partitions="balanced", layer_cost=2, head_cost=2).listed(2, 1, 8)
-    assert np.array_equal(balanced, by_cost(2, 8, 2, 2)[None])

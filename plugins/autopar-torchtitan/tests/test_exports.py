@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,62 +15,42 @@ import pytest
 import tomli
 from attrs import evolve
 
-from autopar_core.api import CannotExpress, ExportEstimate, ExportRequest, Strategy
+from autopar_core.api import CannotExpress, ExportRequest
 from autopar_core.cli.main import main
-from autopar_core.testing import run_search
+from autopar_core.testing import FrameworkBench
 from autopar_torchtitan import write_python, write_toml
 from autopar_torchtitan.flavors import flavor_named
 from autopar_torchtitan.read_toml import read_toml
 from autopar_torchtitan.readers import READERS
-from autopar_torchtitan.stages import every_nth, layer_counts, module_names, rows
+from autopar_torchtitan.stages import every_nth, layer_counts, module_names
 
 
 Export = Callable[[ExportRequest], Mapping[str, str]]
 PYTHON, TOML = write_python.export, write_toml.export
-FIELDS: Mapping[str, Any] = {
-    "dp_degree": 1, "tp_degree": 1, "pp_degree": 1, "cp_degree": 1, "micro_batch_size": 1,
-    "micro_batch_num": 8, "vpp_degree": 1, "schedule": "none", "sequence_parallel": False,
-    "zero_stage": 0, "shard_degree": 1, "replicate_degree": 1, "cp_comm_type": "none",
-}  # fmt: skip
 
 
 @cache
-def job() -> Any:
-    search = {"tp": 1, "cp": 1, "pp": 1, "micro_batch_size": 1, "layer_recompute": "none"}
-    return run_search({"framework": {"name": "torchtitan"}, "search": search}).job
+def bench() -> FrameworkBench:
+    return FrameworkBench.of("torchtitan", {"framework": {"name": "torchtitan"}})
 
 
 def request_of(
     flavor: tuple[str, str] = ("llama3", "8B"),
     *,
-    stages: Sequence[int] = (),
-    full: Sequence[int] = (),
-    selective: Sequence[int] = (),
     precision: str = "bf16",
     seq_len: int = 4096,
     hidden: int = 0,
     **fields: Any,
 ) -> ExportRequest:
-    values = {**FIELDS, **fields}
     model = flavor_named(*flavor).model
-    model = evolve(model, hidden=hidden, head_dim=0) if hidden else model
-    ranks, count = values["pp_degree"], values["pp_degree"] * values["vpp_degree"]
-    layers = list(stages) or [model.num_layers // count] * count
-    devices = values["dp_degree"] * values["tp_degree"] * ranks * values["cp_degree"]
-    total = values["micro_batch_size"] * values["micro_batch_num"] * values["dp_degree"]
-    zero = [0] * len(layers)
-    return ExportRequest(
-        model=model,
-        training=evolve(job().training, global_batch_size=total, seq_len=seq_len, precision=precision),
-        cluster=evolve(job().cluster, devices=devices), system=job().system, framework=job().framework,
-        strategy=Strategy(
-            fields=values, stage_partition=rows(layers, ranks), layer_offset=rows(zero, ranks),
-            layer_recompute={"full": rows(list(full) or zero, ranks),
-                             "selective": rows(list(selective) or zero, ranks)},
-        ),
-        estimate=ExportEstimate(seconds=1.5, low_seconds=1.3, high_seconds=1.7, memory_bytes=1 << 30,
-                                limit_bytes=1 << 36),
-        header=("place 1", "estimated step time 1.50 s"),
+    values = {"micro_batch_num": 8, **fields}
+    changes: dict[str, Any] = {
+        "model": evolve(model, hidden=hidden, head_dim=0) if hidden else model,
+        "training": {"seq_len": seq_len, "precision": precision},
+    }
+    return bench().request(
+        chunks=values.get("vpp_degree", 1), header=("place 1", "estimated step time 1.50 s"),
+        changes=changes, **values,
     )  # fmt: skip
 
 

@@ -123,10 +123,9 @@ def stages_of(settings: Settings, layers: int, ranks: int) -> tuple[tuple[int, .
         return _from_nested(settings, layers, ranks), settings.place(name)
     if FIRST in settings or LAST in settings:
         return _from_ends(settings, layers, ranks), settings.place(FIRST, LAST)
-    if EMBEDDING in settings or LOSS in settings:
-        return _from_accounts(settings, layers, ranks), settings.place(EMBEDDING, LOSS)
-    chunks = _chunks(settings, layers, ranks, 0)
-    return _even(settings, layers, ranks, chunks), settings.place(CHUNKS, PER_CHUNK)
+    accounts = EMBEDDING in settings or LOSS in settings
+    place = settings.place(*((EMBEDDING, LOSS) if accounts else (CHUNKS, PER_CHUNK)))
+    return _even(settings, layers, ranks, settings.on(EMBEDDING), settings.on(LOSS)), place
 
 
 def _one_way(settings: Settings) -> None:
@@ -219,17 +218,28 @@ def _chunks(settings: Settings, layers: int, ranks: int, accounted: int) -> int:
     return share // each
 
 
-def _even(settings: Settings, layers: int, ranks: int, chunks: int) -> tuple[int, ...]:
-    if layers % ranks:
-        raise _not_divisible(settings, layers, ranks, 0, chunks)
-    share = layers // ranks
+def _even(
+    settings: Settings, layers: int, ranks: int, embedding: bool, loss: bool
+) -> tuple[int, ...]:
+    """Every virtual stage the same number of slots; the embedding and the loss may take one each."""
+    accounted = embedding + loss
+    chunks = _chunks(settings, layers, ranks, accounted)
+    total = layers + accounted
+    if total % ranks:
+        raise _not_divisible(settings, layers, ranks, accounted, chunks)
+    share = total // ranks
     if share % chunks:
         near = nearest_divisor(share, chunks)
+        unit = "slots" if accounted else "layers"
+        what = f" ({layers} layers, {accounted} for embedding and loss)" if accounted else ""
         raise settings.wrong(
-            CHUNKS, f"{share} layers of a rank are not divisible into {chunks} virtual stages; "
-            f"nearest legal is {near} ({share // near} layers each)",
+            CHUNKS, f"{share} {unit} of a rank{what} are not divisible into {chunks} virtual stages; "
+            f"nearest legal is {near} ({share // near} {unit} each)",
         )  # fmt: skip
-    return (share // chunks,) * (ranks * chunks)
+    counts = [share // chunks] * (ranks * chunks)
+    counts[0] -= embedding
+    counts[-1] -= loss
+    return tuple(counts)
 
 
 def _not_divisible(
@@ -277,23 +287,3 @@ def _from_ends(settings: Settings, layers: int, ranks: int) -> tuple[int, ...]:
             f"legal is {alternative(layers, ranks, chunks)} without {CHUNKS.replace('_', '-')}",
         )  # fmt: skip
     return tuple(n // chunks for _ in range(chunks) for n in totals)
-
-
-def _from_accounts(settings: Settings, layers: int, ranks: int) -> tuple[int, ...]:
-    embedding, loss = settings.on(EMBEDDING), settings.on(LOSS)
-    accounted = embedding + loss
-    chunks = _chunks(settings, layers, ranks, accounted)
-    total = layers + accounted
-    if total % ranks:
-        raise _not_divisible(settings, layers, ranks, accounted, chunks)
-    share = total // ranks
-    if share % chunks:
-        near = nearest_divisor(share, chunks)
-        raise settings.wrong(
-            CHUNKS, f"{share} slots of a rank ({layers} layers, {accounted} for embedding and loss) are "
-            f"not divisible into {chunks} virtual stages; nearest legal is {near}",
-        )  # fmt: skip
-    counts = [share // chunks] * (ranks * chunks)
-    counts[0] -= embedding
-    counts[-1] -= loss
-    return tuple(counts)

@@ -126,8 +126,13 @@ def _tokens(batch: StrategyBatch, ctx: Context) -> list[Broken]:
 
 
 def _selective(batch: StrategyBatch, ctx: Context) -> Broken:
-    """A plan that names selective recompute; where it is open, export says so of a single answer."""
-    named = [index for index, plan in enumerate(ctx.space.recomputes) if plan.kind == "selective"]
+    """A plan that asks for selective recompute; where it is open, the profile leaves the mode out."""
+    named = [
+        index
+        for index, plan in enumerate(ctx.space.recomputes)
+        if plan.kind == "selective"
+        or (plan.kind == "given" and np.any(plan.given.get("selective", 0)))
+    ]
     delayed = ctx.training.precision == DELAYED
     return Broken(
         code="megatron-delayed-selective",

@@ -182,6 +182,6 @@ def autopar_performance(batch: StrategyBatch, work: RankWork, ctx: Context) -> l
 def autopar_schedule(ctx: Context) -> Composer:
     """The composer of all schedules."""
     return PipelineComposer(
-        blocking=ctx.profile.blocking, speller=speller(ctx.profile, ctx.model),
+        blocking=ctx.profile.blocking, speller=speller(ctx.profile),
         group=ctx.config.group_size,
     )  # fmt: skip

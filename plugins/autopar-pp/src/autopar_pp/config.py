@@ -7,7 +7,7 @@ from attrs import field, frozen, validators
 from autopar_core.api import TransientTensor
 
 
-PARTITIONS = ("any", "even", "ends", "balanced")
+PARTITIONS = ("any", "even", "ends")
 
 
 @frozen(kw_only=True)
@@ -43,8 +43,8 @@ class PpProfile:
         partitions: ``any`` (every stage its own count: Megatron's layouts, torchtitan's module
             lists, MindFormers' offsets), ``even`` (layers divide evenly), ``ends`` (first and last
             stage their own count, or a place each for the embedding and the loss, the others
-            alike: Megatron before layouts), ``balanced`` (the framework splits by its own costs:
-            nanotron).
+            alike: Megatron before layouts). A framework that splits by itself has a plugin that
+            answers ``autopar_partitions``.
         receive_buffers: One receive buffer per micro-batch and edge stays allocated (torch).
         keeps_outputs: A stage's output lives until its backward, its input is the receive buffer.
         keeps_sent_gradient: The gradient sent last stays alive in plain 1F1B.

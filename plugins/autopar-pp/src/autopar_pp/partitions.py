@@ -3,8 +3,7 @@
 Sources: Megatron-LM ``pipeline_parallel_layer_layout.py`` (layouts spell any counts, empty stages
 too) and ``transformer_config.py`` (first and last stage their own count, others alike; one place
 each for embedding and loss); torchtitan ``pipeline_parallel.py`` (module lists); MindFormers
-``LayerSetting`` (offsets); nanotron ``models/base.py`` (blocks go to the next stage once their
-running cost passes its share).
+``LayerSetting`` (offsets).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from attrs import frozen
 
-from autopar_core.api import ModelConfig, ScheduleKey
+from autopar_core.api import ScheduleKey
 from autopar_pp.config import PpProfile
 from autopar_pp.orders import Ints
 
@@ -23,7 +22,6 @@ RULES = {
     "any": "",
     "even": "splits layers evenly only",
     "ends": "gives the first and the last stage their own number of layers, all others the same",
-    "balanced": "balances the stages itself",
 }
 
 
@@ -34,13 +32,10 @@ class Speller:
     Attributes:
         partitions: One of `autopar_pp.config.PARTITIONS`.
         empty: Stages that may hold no layer: "none", "ends" or "any".
-        layer_cost, head_cost: Relative costs by which "balanced" splits.
     """
 
     partitions: str = "any"
     empty: str = "none"
-    layer_cost: int = 1
-    head_cost: int = 0
 
     @property
     def rule(self) -> str:
@@ -60,11 +55,7 @@ class Speller:
             return None
         if self.partitions == "even":
             return _even(ranks * chunks, layers)
-        if self.partitions == "ends":
-            return ends(ranks, chunks, layers)
-        if chunks > 1:
-            return np.zeros((0, ranks * chunks), np.int64)
-        return by_cost(ranks, layers, self.layer_cost, self.head_cost)[None]
+        return ends(ranks, chunks, layers)
 
 
 def _even(stages: int, layers: int) -> Ints:
@@ -101,31 +92,9 @@ def ends(ranks: int, chunks: int, layers: int) -> Ints:
     return np.array(sorted(found), np.int64).reshape(-1, stages)
 
 
-@lru_cache(maxsize=64)
-def by_cost(ranks: int, layers: int, layer: int, head: int) -> Ints:
-    """(ranks,) nanotron's split.
-
-    Blocks are dealt out in order. A stage takes blocks until their running cost is above its share of the
-    total, so the block that passes the share is still its own.
-    """
-    total = layers * layer + head
-    counts, stage = np.zeros(ranks, np.int64), 0
-    for block in range(1, layers + 1):
-        counts[stage] += 1
-        if block * layer * ranks > total * (stage + 1):
-            stage += 1
-    return counts
-
-
-def speller(profile: PpProfile, model: ModelConfig) -> Speller:
-    """What a framework can spell of a model.
-
-    nanotron's costs of a decoder are 4 heads x head_dim x hidden + 3 ffn_hidden x hidden, of the head
-    vocab x hidden.
-    """
+def speller(profile: PpProfile) -> Speller:
+    """What a framework can spell."""
     return Speller(
         partitions=profile.partitions,
         empty="any" if profile.empty_stages else "ends" if profile.empty_ends else "none",
-        layer_cost=4 * model.heads * model.head_dim + 3 * model.ffn_hidden,
-        head_cost=model.vocab,
     )

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from autopar_core.api import Findings, InputError
-from autopar_torchtitan.read_job import PIPELINE, Degrees
+from autopar_torchtitan.degrees import PIPELINE, Degrees
 from autopar_torchtitan.settings import TOML, Settings
 from autopar_torchtitan.stages import (
     LAYER,
