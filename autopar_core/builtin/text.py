@@ -58,7 +58,7 @@ def notes(result: SearchResult) -> list[str]:
         if plugin.status != "active"
     ]
     made += [
-        f"Habit {code}, {words.count(rows)} candidates: {sentence}"
+        f"Habit {code}, {words.candidates(rows)}: {sentence}"
         for code, (rows, sentence) in result.warnings.items()
     ]
     made += [words.partition(detail) for detail in result.top[:1] if words.partition(detail)]
@@ -135,7 +135,7 @@ def _plain(text: str) -> RenderableType:
 
 def _counts(result: SearchResult) -> RenderableType:
     return _plain(
-        f"\n{words.count(result.space_size)} candidates in the space,"
+        f"\n{words.candidates(result.space_size)} in the space,"
         f" {words.count(len(result.batch))} judged, {words.count(result.feasible_count)} feasible"
     )
 

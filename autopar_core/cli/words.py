@@ -17,7 +17,7 @@ NOT_FIELDS = frozenset((
     "place", "row", "partition_plan", "recompute_plan", "layer_offset", "memory_cost",
     "memory_low", "memory_high", "reserved_memory", "memory_verdict", "performance_cost",
     "performance_low", "performance_high", "mfu", "tokens_per_second_per_device", "feasible",
-    "filter_reason", "tie_with_best", "warnings",
+    "filter_reason", "tie_with_best", "warnings", "partition_gain", "partition_gap",
 ))  # fmt: skip
 _LONG = 24
 
@@ -80,6 +80,24 @@ def columns(strategies: Iterable[Mapping[str, Any]]) -> list[str]:
 def row(strategy: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
     """Cells of a strategy by heading."""
     return {heading(key): cell(key, strategy.get(key)) for key in keys}
+
+
+def brief(strategy: Mapping[str, Any]) -> str:
+    """A strategy in two lines: degrees and what is not neutral; layers of each rank and recompute."""
+    table = standard()
+    degrees = {dimension.degree.name for dimension in table.dimensions.values()}
+    neutral = {f.name: f.neutral for f in table.fields.values()}
+    found = []
+    for key, value in definition(strategy).items():
+        if key in (PARTITION, RECOMPUTE) or (key not in degrees and value == neutral.get(key)):
+            continue
+        if isinstance(value, bool):
+            found.append(heading(key) if value else f"no {heading(key)}")
+        else:
+            found.append(value if isinstance(value, str) else f"{heading(key)}{spell(value)}")
+    layers = words.stage_totals(strategy.get(PARTITION) or ())
+    again = words.recompute_total(strategy.get(RECOMPUTE) or {})
+    return f"{' '.join(found)}\nlayers {layers}; recomputed {again}"
 
 
 def seconds(value: float | None) -> str:
