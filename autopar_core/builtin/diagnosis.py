@@ -32,8 +32,9 @@ def _advice(result: SearchResult) -> Iterator[str]:
             " range, enable the plugin of another dimension, or change cluster.devices."
         )
         return
+    judged = len(result.batch)
     yield (
-        f"No feasible strategy: {words.count(len(result.batch))} candidates were judged,"
+        f"No feasible strategy: {words.candidates(judged)} {'was' if judged == 1 else 'were'} judged,"
         f" {words.count(result.cuts.stands_for)} fell before that."
     )
     over = sorted(
@@ -45,8 +46,7 @@ def _advice(result: SearchResult) -> Iterator[str]:
     for reason in reasons(result)[:3]:
         if not over or reason.code != _code(result, over[0]):
             yield (
-                f"Rule {reason.code} took {words.count(reason.candidates)} candidates:"
-                f" {reason.example}"
+                f"Rule {reason.code} took {words.candidates(reason.candidates)}: {reason.example}"
             )
 
 

@@ -39,11 +39,11 @@ def _lines(result: SearchResult) -> Iterator[str]:
             yield f"  {code} took {words.count(number)}"
     for reason in reasons(result):
         yield (
-            f"rule {reason.code} ({reason.owner}): {words.count(reason.candidates)} candidates;"
+            f"rule {reason.code} ({reason.owner}): {words.candidates(reason.candidates)};"
             f" {reason.example}"
         )
     for code, (rows, sentence) in result.warnings.items():
-        yield f"habit {code}: {words.count(rows)} candidates; {sentence}"
+        yield f"habit {code}: {words.candidates(rows)}; {sentence}"
     if not result.top:
         yield from (f"diagnosis: {sentence}" for sentence in advice(result))
         return
@@ -61,6 +61,6 @@ def _lines(result: SearchResult) -> Iterator[str]:
 def _totals(result: SearchResult) -> Iterator[str]:
     """The numbers that a search which logged nothing owes the reader."""
     branches, stood_for = cut_totals(result)
-    yield f"space: {words.count(result.space_size)} candidates"
-    yield f"branches cut: {words.count(branches)}, for {words.count(stood_for)} candidates"
+    yield f"space: {words.candidates(result.space_size)}"
+    yield f"branches cut: {words.count(branches)}, for {words.candidates(stood_for)}"
     yield f"feasible: {words.count(result.feasible_count)} of {words.count(len(result.batch))} rows"

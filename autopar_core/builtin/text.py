@@ -59,7 +59,7 @@ def notes(answer: Answer) -> list[str]:
         if plugin.status != "active"
     ]
     made += [
-        f"Habit {code}, {words.count(rows)} candidates: {sentence}"
+        f"Habit {code}, {words.candidates(rows)}: {sentence}"
         for code, (rows, sentence) in answer.warnings.items()
     ]
     made += [words.partition(detail) for detail in answer.top[:1] if words.partition(detail)]
@@ -136,7 +136,7 @@ def _plain(text: str) -> RenderableType:
 
 def _counts(answer: Answer) -> RenderableType:
     return _plain(
-        f"\n{words.count(answer.space_size)} candidates in the space,"
+        f"\n{words.candidates(answer.space_size)} in the space,"
         f" {words.count(answer.judged)} judged, {words.count(answer.feasible)} feasible"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from autopar_core.builtin import chart_style as look
 from autopar_core.builtin import words
 from autopar_core.domain import timeline as kinds
+from autopar_core.domain.arrays import Floats
 from autopar_core.domain.timeline import SEGMENT_KINDS, StepTimeline, kinds_of
 
 
@@ -27,18 +29,23 @@ NUMBERED = (kinds.FORWARD, kinds.BACKWARD, kinds.WEIGHT)
 DARK = (kinds.BACKWARD,)
 # Operations of a rank that the width can show apart, and that a part of a longer step may have.
 MOST_OPERATIONS, LONGEST = 170, 120.0
+# A part of a long step that shows this share of the largest memory shows enough.
+NEARLY = 0.95
 # Lanes and lines that can all be named.
 MOST_LANES, NAMED_LINES = 24, 8
 # The named lines of many: first, largest, last.
 FIRST, LARGEST, LAST, OTHERS = "#332288", "#CC6677", "#117733", "#BBBBBB"
-# A number fits into a box of this width, in inches per digit.
-DIGIT = 0.062
+# Sizes of numbers, the one that is preferred first. A digit is 0.64 of it wide (DejaVu Sans), in
+# points, with what keeps two numbers apart.
+SIZES, DIGIT, POINTS = (6.0, 5.0), 0.68, 72.0
 LANE = 0.82
+# Letters of a line of the caption, entries of a line of the legend.
+CAPTION, ENTRIES = 110, 6
 
 
-def draw(timeline: StepTimeline, title: str) -> tuple[bytes, bytes]:
-    """(PNG, SVG), the same bytes on every run."""
-    return look.render(title, _height(timeline), lambda figure: _paint(figure, timeline))
+def draw(timeline: StepTimeline, title: str, caption: str = "") -> tuple[bytes, bytes]:
+    """(PNG, SVG), the same bytes on every run; ``caption`` says under the title whose step it is."""
+    return look.render(title, _height(timeline), lambda figure: _paint(figure, timeline, caption))
 
 
 def _height(timeline: StepTimeline) -> float:
@@ -46,8 +53,9 @@ def _height(timeline: StepTimeline) -> float:
 
 
 def windows(timeline: StepTimeline) -> list[tuple[float, float]]:
-    """Spans of time to show: the whole step, or its beginning and its end when it has too many
-    operations to tell apart."""
+    """Spans of time to show: the whole step, or parts of it when it has too many operations to tell
+    apart: its beginning and its end, and between them where memory is largest if they do not have it.
+    """
     found = timeline.segments
     busy = np.isin(found.kind, [kinds.index_of(kind) for kind in NUMBERED])
     each = int(busy.sum()) / timeline.ranks
@@ -55,11 +63,23 @@ def windows(timeline: StepTimeline) -> list[tuple[float, float]]:
         return [(0.0, timeline.seconds)]
     # Long enough for the fill and the drain, which grow with ranks and chunks.
     shown = min(LONGEST, max(40.0, 2.5 * timeline.ranks * (timeline.chunks + 1)))
-    width = min(0.45, shown / each) * timeline.seconds
-    return [(0.0, width), (timeline.seconds - width, timeline.seconds)]
+    end = timeline.seconds
+    width = min(0.45, shown / each) * end
+    high = _high(timeline, NEARLY)
+    if (high < width).any() or (high >= end - width).any():
+        return [(0.0, width), (end - width, end)]
+    width = min(0.3, 2 / 3 * shown / each) * end
+    middle = float(np.clip(_high(timeline, 1.0)[0] - width / 2, width, end - 2 * width))
+    return [(0.0, width), (middle, middle + width), (end - width, end)]
 
 
-def _paint(figure: Figure, timeline: StepTimeline) -> None:
+def _high(timeline: StepTimeline, share: float) -> Floats:
+    """Times from which on a rank holds that share of the largest memory, or more."""
+    trace = timeline.memory
+    return np.asarray(trace.start[trace.bytes >= share * trace.bytes.max()])
+
+
+def _paint(figure: Figure, timeline: StepTimeline, caption: str) -> None:
     spans = windows(timeline)
     unit, name = look.time_unit([timeline.seconds])
     lanes = max(1.6, min(7.0, 0.30 * timeline.ranks))
@@ -72,7 +92,19 @@ def _paint(figure: Figure, timeline: StepTimeline) -> None:
         _memory(grid[1][column], timeline, span, unit)
         grid[1][column].set_xlim(span[0] / unit, span[1] / unit)
     _frame(grid, timeline, spans, name, unit)
+    if caption:
+        lines = [look.wrapped(line, CAPTION) for line in caption.splitlines()]
+        _caption(grid[0][0], "\n".join(lines))
     _legends(figure, grid, timeline)
+
+
+def _caption(axes: Axes, text: str) -> None:
+    """Lines above the lanes; they take height, and no width from the parts of a long step."""
+    axes.set_title("\n".join(" " for _ in text.splitlines()), fontsize=8.5, pad=10)
+    axes.annotate(
+        text, (0.0, 1.0), (0, 10), xycoords="axes fraction", textcoords="offset points",
+        va="bottom", fontsize=8.5, annotation_clip=False,
+    ).set_in_layout(False)  # fmt: skip
 
 
 def _frame(
@@ -97,15 +129,20 @@ def _frame(
     if len(spans) == 1:
         grid[1][0].set_xlabel(f"time since the start of the step ({name})")
         return
-    left_out = (spans[1][0] - spans[0][1]) / unit
+    left_out = (timeline.seconds - sum(stop - start for start, stop in spans)) / unit
+    between = "; " if len(spans) == 2 else "\n"
     grid[1][0].set_xlabel(f"start of the step ({name})")
-    grid[1][1].set_xlabel(f"end of the step ({name}); {left_out:,.4g} {name} between are left out")
-    for row in grid:
-        row[0].spines["right"].set_visible(False)
-        row[1].spines["left"].set_visible(False)
-        row[1].tick_params(axis="y", length=0)
-        _break_marks(row[0], 1.0)
-        _break_marks(row[1], 0.0)
+    grid[1][-1].set_xlabel(
+        f"end of the step ({name}){between}{left_out:,.4g} {name} between are left out"
+    )
+    if len(spans) > 2:
+        grid[1][1].set_xlabel(f"where memory is largest ({name})")
+    for left, right in (pair for row in grid for pair in pairwise(row)):
+        left.spines["right"].set_visible(False)
+        right.spines["left"].set_visible(False)
+        right.tick_params(axis="y", length=0)
+        _break_marks(left, 1.0)
+        _break_marks(right, 0.0)
 
 
 def _break_marks(axes: Axes, at: float) -> None:
@@ -158,15 +195,20 @@ def _numbers(
     """Micro-batch of each box that is wide enough for the longest of them."""
     found = timeline.segments
     inches = width / (span[1] - span[0])
-    needed = (0.03 + DIGIT * len(str(timeline.micro_batches))) / inches
-    for row in rows[found.end[rows] - found.start[rows] >= needed].tolist():
+    took = (found.end[rows] - found.start[rows]) * inches
+    # Of the sizes the largest that fits, 0 for none.
+    fits = np.zeros(len(rows))
+    for points in reversed(SIZES):
+        needed = (2 + points * DIGIT * len(str(timeline.micro_batches))) / POINTS
+        fits = np.where(took >= needed, points, fits)
+    for row, points in zip(rows[fits > 0].tolist(), fits[fits > 0].tolist(), strict=True):
         text = str(int(found.micro_batch[row]) + 1)
         middle = (found.start[row] + found.end[row]) / 2
         if not span[0] < middle < span[1]:
             continue
         dark = SEGMENT_KINDS[found.kind[row]] in DARK and found.chunk[row] < 1
         axes.text(
-            middle / unit, found.rank[row], text, ha="center", va="center", fontsize=6,
+            middle / unit, found.rank[row], text, ha="center", va="center", fontsize=points,
             color="white" if dark else look.INK, clip_on=True,
         )  # fmt: skip
 
@@ -200,10 +242,10 @@ def _lines(timeline: StepTimeline) -> list[dict[str, Any]]:
         colors: dict[int, Any] = {rank: tuple(shades[rank]) for rank in range(ranks)}
     else:
         colors = {0: FIRST, ranks - 1: LAST, worst: LARGEST}
-    largest = {worst: " (largest)"} if ranks > 1 else {}
+    most = f" (largest,\n{words.gib(peaks[worst])})"
     return [
         {"color": colors[rank], "linewidth": 1.1, "zorder": 3,
-         "label": f"rank {rank}{largest.get(rank, '')}"}
+         "label": f"rank {rank}{most if rank == worst else ''}"}
         if rank in colors
         else {"color": OTHERS, "linewidth": 0.5, "label": f"_rank {rank}"}
         for rank in range(ranks)
@@ -221,10 +263,14 @@ def _legends(figure: Figure, grid: Any, timeline: StepTimeline) -> None:
     ]
     if timeline.chunks > 1:
         handles.append(Line2D([], [], linestyle="none", label="(lighter: later chunks)"))
-    figure.legend(handles=handles, loc="outside lower left", ncols=min(len(handles), 6))
+    lines_of = -(-len(handles) // ENTRIES)
+    columns = -(-len(handles) // lines_of)
+    # A legend is filled column by column; it is read line by line.
+    handles = [one for column in range(columns) for one in handles[column::columns]]
+    figure.legend(handles=handles, loc="outside lower left", ncols=columns)
     lines, names = grid[1][-1].get_legend_handles_labels()
     limit = Line2D([], [], color=look.WARN, linewidth=1.3, linestyle=(0, (5, 3)))
-    said = f"limit {timeline.limit_bytes / words.GIB:.1f} GiB"
+    said = f"limit {words.gib(timeline.limit_bytes)}"
     grid[1][-1].legend(
         [*lines, limit], [*names, said], loc="upper left", bbox_to_anchor=(1.0, 1.04), fontsize=8
     )

@@ -37,9 +37,11 @@ def document(timeline: StepTimeline, about: Mapping[str, Any]) -> dict[str, Any]
     return whole
 
 
-def files(timeline: StepTimeline, about: Mapping[str, Any], place: str) -> Mapping[str, bytes]:
-    """Picture, data and trace, by name."""
-    png, svg = timeline_chart.draw(timeline, title(timeline, place))
+def files(
+    timeline: StepTimeline, about: Mapping[str, Any], place: str, caption: str
+) -> Mapping[str, bytes]:
+    """Picture, data and trace, by name; ``caption`` tells model and strategy."""
+    png, svg = timeline_chart.draw(timeline, title(timeline, place), caption)
     return {
         "timeline.png": png,
         "timeline.svg": svg,

@@ -46,6 +46,11 @@ def count(value: float) -> str:
     return f"{int(value):,}" if math.isfinite(value) else "-"
 
 
+def candidates(value: float) -> str:
+    """A number of them, ``"1 candidate"``, ``"1,234 candidates"``."""
+    return f"{count(value)} candidate{'' if value == 1 else 's'}"
+
+
 def percent(value: float, digits: int = 1) -> str:
     """A share as percent, ``"43.2 %"``."""
     return f"{100 * value:.{digits}f} %" if math.isfinite(value) else "-"

@@ -142,6 +142,10 @@ def _verdict(mine: Costed, winner: Costed | None, run: EarlierRun) -> str:
         return "it is the winner itself"
     slower = mine.strategy["performance_cost"] / winner.strategy["performance_cost"] - 1
     ranked = run.document.get("all_candidate_summary", {}).get("ranked_by", "step_time")
+    if slower < 0 and ranked == "step_time":
+        place = "it is feasible and better than the winner, so the run did not try it"
+    else:
+        place = f"it is feasible but not the best by {ranked}"
     pace = f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'} than the winner"
     largest = max(
         _rows(mine.time, winner.time), key=lambda row: row[3] if slower >= 0 else -row[3],
@@ -151,7 +155,7 @@ def _verdict(mine: Costed, winner: Costed | None, run: EarlierRun) -> str:
     if largest is not None and largest[3]:
         most = f"; most of it is {largest[0][1]} ({largest[0][0]}), "
         most += difference(seconds(largest[3]), largest[3])
-    return f"it is feasible but not the best by {ranked}: {pace}{most}"
+    return f"{place}: {pace}{most}"
 
 
 def _rows(

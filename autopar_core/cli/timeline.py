@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autopar_core.builtin.definition import definition
-from autopar_core.cli.earlier import EarlierRun
+from autopar_core.cli.earlier import RESULT, EarlierRun
 from autopar_core.cli.folder import write_files
 from autopar_core.cli.output import FEASIBLE, plugins_at_work, print_table
 from autopar_core.cli.session import Request, json_option, place_option, plugin_options
 from autopar_core.cli.strategy import open_found
+from autopar_core.cli.words import brief
+from autopar_core.config.plans import partition_plans, recompute_plans
+from autopar_core.config.search_section import PARTITION, RECOMPUTE
 from autopar_core.errors import InputError
 
 
 if TYPE_CHECKING:
+    from autopar_core.domain.job import Job
     from autopar_core.domain.timeline import StepTimeline
 
 
@@ -42,13 +46,13 @@ def timeline(
     """Show one step of a strategy over time: what each rank does, waits for and holds."""
     run = EarlierRun.read(folder, "timeline")
     strategy = run.at(place)
-    step = _replayed(strategy, Request.again(folder, disable, only, plugin_files))
+    job, step = _replayed(strategy, Request.again(folder, disable, only, plugin_files))
     from autopar_core.builtin import timeline_files
     from autopar_core.builtin.json_text import dump
 
     about = {"place": place, "strategy": definition(strategy)}
     if out is not None:
-        files = timeline_files.files(step, about, f"Place {place}")
+        files = timeline_files.files(step, about, f"Place {place}", _caption(job, strategy))
         write_files(out, files, timeline_files.NAMES)
     if as_json:
         click.echo(dump(timeline_files.document(step, about)), nl=False)
@@ -62,8 +66,31 @@ def timeline(
     return FEASIBLE
 
 
-def _replayed(strategy: Mapping[str, Any], request: Request) -> StepTimeline:
-    """The step of the strategy; it takes as long as the run says.
+def _layout(strategy: Mapping[str, Any], layers: int, where: str) -> tuple[Any, Any]:
+    """Layers and recompute of each stage, as the run has them.
+
+    Raises:
+        InputError: When they are none of this model.
+    """
+    partition, recompute = strategy.get(PARTITION), strategy.get(RECOMPUTE)
+    if not isinstance(partition, list):
+        raise InputError(f"{where}: {PARTITION}", "expected the layers of each stage; search again")
+    partition_plans(partition, layers, f"{where}: {PARTITION}")
+    if not isinstance(recompute, Mapping):
+        raise InputError(f"{where}: {RECOMPUTE}", "expected layers by mode; search again")
+    recompute_plans(recompute, f"{where}: {RECOMPUTE}")
+    return partition, recompute
+
+
+def _caption(job: Job, strategy: Mapping[str, Any]) -> str:
+    """Whose step it is: model, devices, framework and strategy."""
+    model = job.model.name or f"{job.model.num_layers} layers"
+    where = f"{job.cluster.devices} x {job.system.name}"
+    return f"{model} on {where}, {job.framework.name}: {brief(strategy)}"
+
+
+def _replayed(strategy: Mapping[str, Any], request: Request) -> tuple[Job, StepTimeline]:
+    """(The run's job, the step of the strategy); it takes as long as the run says.
 
     Raises:
         InputError: When it does not, or does not fit any more.
@@ -71,16 +98,16 @@ def _replayed(strategy: Mapping[str, Any], request: Request) -> StepTimeline:
     asked = open_found(request, strategy)
     from autopar_core.search.timeline import step_timeline
 
-    where = f"timeline {request.earlier}"
+    where, job = f"timeline {request.earlier}", asked.session.job
+    assert request.earlier is not None
+    result = f"timeline {request.earlier / RESULT}"
+    partition, recompute = _layout(strategy, job.model.num_layers, result)
     with plugins_at_work():
-        step = step_timeline(
-            asked.session.job, asked.session.manager, asked.fields,
-            strategy["stage_partition"], strategy["layer_recompute"],
-        )  # fmt: skip
+        step = step_timeline(job, asked.session.manager, asked.fields, partition, recompute)
     if step is None:
         raise InputError(where, "the strategy does not fit with these plugins; search again")
-    told = strategy["performance_cost"]
+    told = strategy.get("performance_cost")
     if step.seconds != told:
         why = f"takes {step.seconds!r} s now, and the run says {told!r} s; search again"
         raise InputError(where, f"the strategy {why} with this version and these plugins")
-    return step
+    return job, step

@@ -71,6 +71,24 @@ def row(strategy: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
     return {heading(key): cell(key, strategy.get(key)) for key in keys}
 
 
+def brief(strategy: Mapping[str, Any]) -> str:
+    """A strategy in two lines: degrees and what is not neutral; layers of each rank and recompute."""
+    table = standard()
+    degrees = {dimension.degree.name for dimension in table.dimensions.values()}
+    neutral = {f.name: f.neutral for f in table.fields.values()}
+    found = []
+    for key, value in definition(strategy).items():
+        if key in (PARTITION, RECOMPUTE) or (key not in degrees and value == neutral.get(key)):
+            continue
+        if isinstance(value, bool):
+            found.append(heading(key) if value else f"no {heading(key)}")
+        else:
+            found.append(value if isinstance(value, str) else f"{heading(key)}{spell(value)}")
+    layers = words.stage_totals(strategy.get(PARTITION) or ())
+    again = words.recompute_total(strategy.get(RECOMPUTE) or {})
+    return f"{' '.join(found)}\nlayers {layers}; recomputed {again}"
+
+
 def seconds(value: float | None) -> str:
     """A time; nothing where it is unknown."""
     return "" if value is None else words.seconds(value)

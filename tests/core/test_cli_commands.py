@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from autopar_core.cli.main import main
+from autopar_core.cli.words import brief
 
 
 def helpers() -> Any:
@@ -169,6 +170,52 @@ def test_explain_compares_part_by_part(
     out = capsys.readouterr().out
     assert out.startswith("it is not feasible: ")
     assert "optimizer states" in out
+
+
+def _edit(folder: Path, **changes: Any) -> None:
+    """The best strategy of a run, changed in place."""
+    path = folder / "result.json"
+    document = json.loads(path.read_text())
+    document["top_k_strategies"][0].update(changes)
+    path.write_text(json.dumps(document))
+
+
+def test_a_strategy_that_beats_the_winner_is_said_to(
+    stub: Search, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["search", "run.toml", "--out", "one", "--no-charts"])
+    _edit(run_file.parent / "one", performance_cost=1e6)
+    capsys.readouterr()
+    assert main(["explain", "one", "dp=2", "tp=2"]) == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said.startswith("it is feasible and better than the winner, so the run did not try it: ")
+    assert "% faster than the winner" in said
+
+
+def test_a_strategy_is_the_same_whatever_its_search_saved(
+    stub: Search, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, gap in (("one", 0.01), ("two", 0.02)):
+        main(["search", "run.toml", "--out", folder, "--no-charts"])
+        _edit(run_file.parent / folder, partition_gap=gap, partition_gain=2 * gap)
+    capsys.readouterr()
+    assert main(["diff", "one", "two", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["strategies"][0]
+    assert (first["place_before"], first["place_after"]) == (1, 1)
+    assert not {"partition_gap", "partition_gain"} & set(first["strategy"])
+
+
+def test_a_strategy_in_two_lines() -> None:
+    strategy = {
+        "place": 1, "dp_degree": 1, "tp_degree": 8, "micro_batch_size": 2, "vpp_degree": 2,
+        "schedule": "interleaved", "sequence_parallel": True, "zero_stage": 0,
+        "stage_partition": [[3, 4, 4], [4, 4, 3]],
+        "layer_recompute": {"selective": [[0, 0, 0], [0, 0, 0]], "full": [[2, 1, 0], [0, 0, 0]]},
+        "partition_gap": 0.1,
+    }  # fmt: skip
+    assert brief(strategy) == (
+        "dp1 tp8 mbs2 vpp2 interleaved sp\nlayers 7, 8, 7; recomputed full 3"
+    )
 
 
 def test_report_prints_a_run_again(

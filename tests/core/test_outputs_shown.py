@@ -199,6 +199,13 @@ def test_terminal_shows_brackets_as_they_are(factory: ModuleType) -> None:
     assert "[bold]plugins.x[/bold]" in printed(attrs.evolve(result, job=job), 120)
 
 
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 candidates"), (1, "1 candidate"), (1234, "1,234 candidates")]
+)
+def test_one_candidate_is_no_plural(number: int, text: str) -> None:
+    assert words.candidates(number) == text
+
+
 def test_seconds_below_a_nanosecond_are_rounding() -> None:
     assert [words.seconds(x) for x in (3e-18, 2e-9, 0.0456)] == ["0 s", "0.00200 us", "45.6 ms"]
     assert [words.hidden(x) for x in (3e-18, 0.0456)] == ["", "45.6 ms"]

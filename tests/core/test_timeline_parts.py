@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 import autopar_core.builtin as builtin
-from autopar_core.builtin.timeline_chart import draw, windows
+from autopar_core.builtin.timeline_chart import _legends, draw, windows
 from autopar_core.compose.timeline import TailPart, bottleneck, rank_times, segments
 from autopar_core.config.load import load_job
 from autopar_core.config.overrides import Overrides
@@ -101,9 +102,9 @@ def test_two_ranks_that_exchange() -> None:
     ]  # fmt: skip
 
 
-def step(ranks: int, micro_batches: int) -> StepTimeline:
-    """A step of even stages, memory of one byte per micro-batch in flight."""
-    key = ScheduleKey("1f1b", ranks, 1, micro_batches)
+def step(ranks: int, micro_batches: int, schedule: str = "1f1b") -> StepTimeline:
+    """A step of even stages, memory of one GiB per micro-batch in flight."""
+    key = ScheduleKey(schedule, ranks, 1, micro_batches)
     found = laid_out(key, [1.0] * ranks, [2.0] * ranks, 0.1)
     ends = np.array([found.released[found.rank == rank].max() for rank in range(ranks)])
     made = segments(found, np.zeros(ranks), ends, [[]] * ranks, key)
@@ -111,7 +112,7 @@ def step(ranks: int, micro_batches: int) -> StepTimeline:
     trace = MemoryTrace(rank=found.rank, start=found.start, bytes=held)
     peaks = np.array([held[found.rank == rank].max() for rank in range(ranks)])
     return StepTimeline(
-        seconds=float(ends.max()), schedule="1f1b", ranks=ranks, chunks=1,
+        seconds=float(ends.max()), schedule=schedule, ranks=ranks, chunks=1,
         micro_batches=micro_batches, segments=made, memory=trace, limit_bytes=40 << 30,
         by_rank=rank_times(made, ends, peaks),
         bottleneck=bottleneck(found, np.zeros(ranks), ends, [[]] * ranks, key),
@@ -128,6 +129,31 @@ def test_a_long_step_shows_its_fill_and_its_drain() -> None:
     assert filled > 16 * 3
     assert long.seconds - drained == pytest.approx(filled)
     assert filled < long.seconds / 4
+
+
+def test_a_long_step_shows_where_memory_is_largest() -> None:
+    # GPipe holds most when forwards turn into backwards, far from both ends of a long step.
+    made = step(4, 400, "gpipe")
+    (_, filled), (start, stop), (drained, end) = windows(made)
+    turn = made.memory.start[made.memory.bytes == made.memory.bytes.max()]
+    assert filled <= start < turn[0] < stop <= drained < end == made.seconds
+    assert stop - start == pytest.approx(filled)
+
+
+def test_a_legend_of_two_lines_is_read_line_by_line() -> None:
+    from matplotlib.figure import Figure
+
+    made = step(4, 8)
+    # Every kind occurs, and two chunks make the legend's tenth entry.
+    kind = np.arange(len(made.segments)) % len(SEGMENT_KINDS)
+    made = evolve(made, chunks=2, segments=evolve(made.segments, kind=kind))
+    figure = Figure()
+    _legends(figure, figure.subplots(2, 1, squeeze=False), made)
+    texts = figure.legends[0].get_texts()
+    # Five columns of two: matplotlib goes down a column first.
+    down = [text.get_text() for text in texts]
+    assert down[0::2] == list(SEGMENT_KINDS[:5])
+    assert down[1::2] == [*SEGMENT_KINDS[5:], "(lighter: later chunks)"]
 
 
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 3), (16, 512), (40, 90)])

@@ -258,6 +258,49 @@ def test_a_run_that_says_something_else_is_refused(kit: Kit, tmp_path: Path) -> 
     assert "search again" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("stage_partition", "x", "stage_partition: expected the layers of each stage"),
+        ("stage_partition", [1, 2], "stage_partition: [1, 2] places 3 layers, but the model has"),
+        ("stage_partition", [1, "y"], "stage_partition: expected"),
+        ("layer_recompute", None, "layer_recompute: expected layers by mode"),
+        ("layer_recompute", {"full": "z"}, "layer_recompute.full: expected a list"),
+        ("performance_cost", None, "and the run says None s"),
+    ],
+)
+def test_a_run_that_was_edited_is_refused_in_one_sentence(
+    kit: Kit, shown: Callable[[str], Found], tmp_path: Path, key: str, value: Any, sentence: str
+) -> None:
+    run, _ = shown("1f1b")
+    assert run.folder is not None
+    changed = json.loads((run.folder / "result.json").read_text())
+    changed["top_k_strategies"][0][key] = value
+    (tmp_path / "result.json").write_text(json.dumps(changed))
+    answer = kit.run("timeline", tmp_path)
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert sentence in answer.err
+
+
+def test_the_picture_says_whose_step_it_is(
+    kit: Kit, shown: Callable[[str], Found], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def draw(step: object, title: str, caption: str) -> tuple[bytes, bytes]:
+        said.extend([title, *caption.splitlines()])
+        return b"", b""
+
+    monkeypatch.setattr("autopar_core.builtin.timeline_chart.draw", draw)
+    run, _ = shown("interleaved")
+    assert kit.run("timeline", run.folder, out=tmp_path / "shown").code == 0
+    assert said[0].startswith("Place 1: ")
+    assert said[1:] == [
+        "8 layers on 8 x h100-sxm-80gb, generic: dp4 tp1 pp2 cp1 mbs1 m4 vpp4 interleaved zero1 shard4",
+        "layers 2 x 4; recomputed full 8",
+    ]
+
+
 def test_a_run_without_answers_has_no_timeline(kit: Kit, tmp_path: Path) -> None:
     path = kit.write(tmp_path / "in.toml", cluster={"memory_limit": "1 GiB"})
     run = kit.run("search", path, "--no-charts", out=tmp_path / "run")

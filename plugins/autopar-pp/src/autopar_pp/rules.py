@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autopar_core.api import HABIT, Bools, Broken, EvalContext, Ints, Level, StrategyBatch
+from autopar_pp import plans
 from autopar_pp.composer import chunks_of
 from autopar_pp.config import PpConfig, PpProfile
 from autopar_pp.zero_bubble import V_SHAPED
@@ -23,6 +24,8 @@ def broken(batch: StrategyBatch, level: Level, ctx: Context) -> list[Broken]:
         return _schedules(batch, ctx)
     if level is Level.CHUNKS:
         return _chunks(batch, ctx)
+    if level is Level.RECOMPUTE:
+        return [plans.broken(batch, ctx)]
     return []
 
 
