@@ -17,6 +17,7 @@ from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.search.boxes import Box
 from autopar_core.search.choices import Choice, solve_each
 from autopar_core.search.clock import on_ranks, rank_ends, rank_tails, stage_seconds, weights
+from autopar_core.search.mixes import Care
 from autopar_core.search.problem import Problem, Solution, stage_costs
 
 
@@ -111,10 +112,10 @@ class Cases:
         """((C,) seconds of a layer, (C, S) seconds of a stage without layers), memory aside."""
         return stage_costs(self.problem)
 
-    def trial(self, case: Ints, counts: Ints, *, thorough: bool = False) -> Trial:
-        """Layers (Q, S) of some cases (Q,) with recompute that fits: the cheapest if ``thorough``."""
+    def trial(self, case: Ints, counts: Ints, care: Care = Care.TRIMMED) -> Trial:
+        """Layers (Q, S) of some cases (Q,) with the cheapest recompute that fits."""
         part = self.problem.take(case)
-        solution = solve_each(part, counts, self.options, self.option[case], thorough=thorough)
+        solution = solve_each(part, counts, self.options, self.option[case], care=care)
         forward, backward = stage_seconds(part.key, part.time, solution.layout)
         fits = (solution.peaks <= part.budget[:, None]) & solution.possible[:, None]
         return Trial(solution, forward, backward, fits)

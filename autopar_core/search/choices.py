@@ -19,7 +19,7 @@ from autopar_core.domain.space import Plan
 from autopar_core.domain.terms import MODES
 from autopar_core.hooks.schedule import ScheduleKey
 from autopar_core.search.clock import on_ranks, stage_seconds
-from autopar_core.search.mixes import cheapest
+from autopar_core.search.mixes import Care, cheapest
 from autopar_core.search.problem import Problem, Solution
 
 
@@ -33,9 +33,9 @@ class Free:
 
     plan: Plan
 
-    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:
+    def solve(self, problem: Problem, counts: Ints, *, care: Care = Care.EXACT) -> Solution:
         """Layers with their recompute."""
-        return cheapest(problem, counts, self.plan, thorough=thorough)
+        return cheapest(problem, counts, self.plan, care=care)
 
     def least(self, stages: int) -> Ints:
         """(S,) layers that every stage needs for its recompute."""
@@ -50,7 +50,7 @@ class Uniform:
     selective: int = 0
     full: int = 0
 
-    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:  # noqa: ARG002
+    def solve(self, problem: Problem, counts: Ints, *, care: Care = Care.EXACT) -> Solution:  # noqa: ARG002
         """Layers with their recompute."""
         full = np.minimum(self.full, counts)
         selective = np.minimum(self.selective, counts - full)
@@ -79,7 +79,7 @@ class Given:
     selective: Ints
     full: Ints
 
-    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:  # noqa: ARG002
+    def solve(self, problem: Problem, counts: Ints, *, care: Care = Care.EXACT) -> Solution:  # noqa: ARG002
         """Layers with their recompute; impossible where a stage has too few or none can spell it."""
         layout = Layout.plain(counts.copy())
         layout.selective[:], layout.full[:] = self.selective, self.full
@@ -98,7 +98,7 @@ class Alternating:
 
     every: int
 
-    def solve(self, problem: Problem, counts: Ints, *, thorough: bool = True) -> Solution:  # noqa: ARG002
+    def solve(self, problem: Problem, counts: Ints, *, care: Care = Care.EXACT) -> Solution:  # noqa: ARG002
         """Layers with their recompute; impossible where the framework has no such pattern."""
         layout = Layout.alternating(counts.copy(), self.every, problem.key.ranks)
         possible = np.full(len(problem), problem.alternates)
@@ -113,12 +113,12 @@ Choice = Free | Uniform | Given | Alternating
 
 
 def solve_each(
-    problem: Problem, counts: Ints, options: Sequence[Choice], which: Ints, *, thorough: bool
+    problem: Problem, counts: Ints, options: Sequence[Choice], which: Ints, *, care: Care
 ) -> Solution:
     """Every row (K,) with the choice of its own: ``options[which]``."""
     used = np.unique(which)
     if len(used) == 1:
-        return options[int(used[0])].solve(problem, counts, thorough=thorough)
+        return options[int(used[0])].solve(problem, counts, care=care)
     chosen = [options[number] for number in used.tolist()]
     if all(isinstance(one, Uniform) for one in chosen):
         place = np.searchsorted(used, which)
@@ -134,7 +134,7 @@ def solve_each(
     )  # fmt: skip
     for number in used.tolist():
         rows = np.nonzero(which == number)[0]
-        made = options[number].solve(problem.take(rows), counts[rows], thorough=thorough)
+        made = options[number].solve(problem.take(rows), counts[rows], care=care)
         solution.put(rows, made)
     return solution
 
@@ -196,7 +196,7 @@ def expressible(granularity: str, layout: Layout) -> Bools:
     return np.asarray(whole & (full == np.minimum(count, layers)).all(axis=1))
 
 
-def settle(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = True) -> Solution:
+def settle(problem: Problem, counts: Ints, plan: Plan, *, care: Care = Care.EXACT) -> Solution:
     """Recompute for layers that are given, without timing the schedule.
 
     Where one choice holds for the whole pipeline the one whose busiest rank is least busy is taken, of
@@ -206,7 +206,7 @@ def settle(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = True)
         return _uniform(problem, counts, plan)
     options = choices(problem, plan, 0)
     if options:
-        return options[0].solve(problem, counts, thorough=thorough)
+        return options[0].solve(problem, counts, care=care)
     layout = Layout.plain(counts.copy())
     return Solution(layout, problem.peaks(layout), np.zeros(len(problem), bool))
 

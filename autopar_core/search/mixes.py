@@ -12,6 +12,8 @@ never asks for too much, and the first mix that fits is the cheapest one.
 
 from __future__ import annotations
 
+from enum import Enum
+
 import numpy as np
 from attrs import frozen
 
@@ -75,7 +77,31 @@ class Cells:
         return np.where(useless, self.layers.sum(axis=1)[:, None] + 1, count + (left > 0))
 
 
-def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = True) -> Solution:
+class Care(Enum):
+    """How near to the cheapest mix an answer must be.
+
+    ``QUICK`` tries numbers of fully recomputed layers at which one mode alone, or as little as possible
+    of the dearer one, does; ``TRIMMED`` then exchanges layers for cheaper ones while all fits; ``EXACT``
+    tries every number, and exactly the least.
+    """
+
+    QUICK = 0
+    TRIMMED = 1
+    EXACT = 2
+
+
+# Exchanges of (selectively, fully) recomputed layers that may be cheaper and still free enough, in the
+# order in which they are tried; EVERY makes all others selective.
+EVERY = 1 << 30
+EXCHANGES = (
+    (EVERY, -1), (EVERY, -1), (-8, 0), (-4, 0), (-2, 0), (-1, 0), (-2, 1), (-3, 2), (1, -1), (2, -1),
+    (3, -2), (-1, 0),
+)  # fmt: skip
+
+
+def cheapest(
+    problem: Problem, counts: Ints, plan: Plan, *, care: Care = Care.EXACT
+) -> Solution:
     """Cheapest mix that fits of every rank of (K, S) layers; ranks are free of each other.
 
     A rank that no mix fits gets the leanest one, so that the miss is told truly.
@@ -84,8 +110,7 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
         problem: K rows.
         counts: (K, S) layers.
         plan: Bounds of the layers that a rank recomputes.
-        thorough: Try every number of fully recomputed layers, and exactly the least; else only those
-            at which one mode alone, or as little as possible of the dearer one, does.
+        care: How near to the cheapest.
     """
     key = problem.key
     layout = Layout.plain(counts.copy())
@@ -98,6 +123,7 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
     most = layers if plan.layers.max is None else np.minimum(layers, plan.layers.max)
     flight = problem.situation.most_in_flight().astype(np.float64)
     # what must be freed, for each number of fully recomputed layers
+    thorough = care is Care.EXACT
     lines = int(most.max(initial=0)) + 1 if thorough and "full" in problem.modes else 1
     need = np.repeat(np.maximum(peaks - problem.budget[:, None], 0.0)[..., None], lines, axis=2)
     waiting = (need[..., 0] > 0) | (least > 0)
@@ -132,7 +158,53 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool = Tru
         need[row, rank, line] = freed + more
     if stuck.any():
         _leanest_of(problem, layout, peaks, stuck, most)
+    if care is Care.TRIMMED:
+        _trim(problem, layout, peaks, np.maximum(plain - problem.budget[:, None], 0.0), least, most)
     return Solution(layout, peaks, possible)
+
+
+def _trim(
+    problem: Problem, layout: Layout, peaks: Floats, need: Floats, least: Ints, most: Ints
+) -> None:
+    """Exchange recomputed layers of ranks that fit for cheaper ones as long as they still do.
+
+    Args:
+        problem: K rows.
+        layout, peaks: Their mixes, changed in place.
+        need: (K, ranks) bytes that must be freed.
+        least, most: (K, ranks) bounds of recomputed layers.
+    """
+    key = problem.key
+    flight = problem.situation.most_in_flight().astype(np.float64)
+    some, full = on_ranks(layout.selective, key), on_ranks(layout.full, key)
+    fits = (peaks <= problem.budget[:, None]) & (some + full > 0)
+    row, rank = np.nonzero(fits)
+    if not len(row):
+        return
+    cells = Cells(by_rank(layout.layers, problem)[row, rank], flight[rank])
+    modes = [Mode.of(problem, mode, row) for mode in ("selective", "full")]
+    some, full, need = some[row, rank], full[row, rank], need[row, rank]
+    least, most = least[row, rank], most[row, rank]
+    for more_some, more_full in EXCHANGES:
+        f = full + more_full
+        s = np.minimum(some + more_some, most - f) if more_some == EVERY else some + more_some
+        cheaper = (s - some) * modes[0].seconds + (f - full) * modes[1].seconds < 0
+        legal = (s >= 0) & (f >= 0) & (s + f <= most) & (s + f >= least) & cheaper
+        at = np.nonzero(legal & (_freed(cells, s, f, [m.bytes for m in modes]) >= need))[0]
+        if not len(at):
+            continue
+        changed = np.unique(row[at])
+        tried = layout.take(changed)
+        place = np.searchsorted(changed, row[at])
+        part = Cells(cells.layers[at], cells.flight[at])
+        _put(tried, key.ranks, place, rank[at], part, s[at], f[at])
+        found = problem.take(changed).peaks(tried)
+        good = found[place, rank[at]] <= problem.budget[row[at]]
+        at, place = at[good], place[good]
+        part = Cells(cells.layers[at], cells.flight[at])
+        _put(layout, key.ranks, row[at], rank[at], part, s[at], f[at])
+        peaks[row[at], rank[at]] = found[place, rank[at]]
+        some[at], full[at] = s[at], f[at]
 
 
 def by_rank(counts: Ints, problem: Problem) -> Ints:

@@ -18,9 +18,10 @@ from autopar_core.search.cases import Cases, Trial
 from autopar_core.search.choices import choices
 from autopar_core.search.chunk_moves import improve_chunks, shifted
 from autopar_core.search.clock import on_ranks
+from autopar_core.search.mixes import Care
 from autopar_core.search.moves import State, improve, part_of
 from autopar_core.search.problem import Problem, Solution
-from autopar_core.search.starts import levels, slowest_least, sum_least
+from autopar_core.search.starts import levels, slowest_least, sum_least, tilted
 from autopar_core.search.survey import survey
 
 
@@ -30,6 +31,8 @@ WINDOW, LEAST = 1.75, 16
 # Of the choices of recompute of a row so many are searched whose starts are no more than this share
 # slower than its best start.
 RIVALS, BEHIND = 4, 0.1
+# Slopes of starts that are not level: seconds of the last rank by those of the first.
+TILTS = (0.2, 0.4, 0.7, 1.5, 2.5, 5.0)
 # Most layers that go from every rank's fullest chunk to its leanest one at once.
 SHIFTS = 3
 # Of these so many are searched cell by cell.
@@ -100,7 +103,7 @@ def _fastest(
 def _polished(cases: Cases, state: State) -> State:
     """The same partitions with the cheapest recompute of all that fit."""
     rows = np.arange(len(cases))
-    again = _timed(cases, cases.trial(rows, state.trial.solution.layout.layers, thorough=True), None)
+    again = _timed(cases, cases.trial(rows, state.trial.solution.layout.layers, Care.EXACT), None)
     order = np.where(again.seconds < state.seconds, len(cases) + rows, rows)
     trial = Trial.concat([state.trial, again.trial]).take(order)
     return State(trial, state.at, np.minimum(state.seconds, again.seconds))
@@ -278,7 +281,10 @@ def _level(cases: Cases) -> list[Starts]:
 
 
 def _more_starts(cases: Cases, level: Starts) -> Starts:
-    """With the level partition those whose sum is least below limits of the slowest rank."""
+    """With the level partition those whose sum is least below limits of the slowest rank.
+
+    Where a step is mostly filling and draining, also some that rise or fall from rank to rank.
+    """
     ranks, layers = cases.problem.key.ranks, cases.problem.layers
     low, seconds = by_chunks(cases.low, ranks).sum(axis=2), level.book.by_page()
     at, placed = level.at[:, 0], level.placed[:, 0]
@@ -290,10 +296,13 @@ def _more_starts(cases: Cases, level: Starts) -> Starts:
         limit.reshape(-1),
     )  # fmt: skip
     more = more.reshape(-1, number, ranks) - low[:, None]
-    return Starts(
-        level.book, np.concatenate([level.at, more], axis=1),
-        np.concatenate([level.placed, fine.reshape(-1, number)], axis=1),
-    )  # fmt: skip
+    found = [(level.at, level.placed), (more, fine.reshape(-1, number))]
+    if cases.problem.key.micro_batches < 2 * ranks:
+        for tilt in TILTS:
+            counts, ok = tilted(seconds, low, layers, tilt)
+            found.append(((counts - low)[:, None], ok[:, None]))
+    at, placed = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
+    return Starts(level.book, at, placed)
 
 
 def _bounds(cases: Cases, starts: list[Starts]) -> Floats:

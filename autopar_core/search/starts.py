@@ -51,6 +51,12 @@ def sum_least(seconds: Floats, low: Ints, layers: int, limit: Floats) -> tuple[I
     return slowest_least(marginal, low, layers)
 
 
+def tilted(seconds: Floats, low: Ints, layers: int, tilt: float) -> tuple[Ints, Bools]:
+    """Level but for a slope: seconds that the last rank takes over those of the first."""
+    weight = np.geomspace(1.0, tilt, seconds.shape[1])
+    return slowest_least(seconds / weight[:, None], low, layers)
+
+
 def levels(seconds: Floats, at: Ints) -> Floats:
     """(C, LEVELS + 1) limits: seconds of the slowest rank at (C, ranks), and the next higher ones."""
     now = np.take_along_axis(seconds, at[:, :, None], axis=2).max(axis=(1, 2))

@@ -18,6 +18,7 @@ from autopar_core.search.boxes import Box, Space, space
 from autopar_core.search.choices import EVERY, Uniform, settle
 from autopar_core.search.clock import clock, on_ranks, stage_seconds
 from autopar_core.search.least import balanced_with_recompute
+from autopar_core.search.mixes import Care
 from autopar_core.search.problem import Problem, Solution, stage_costs
 from autopar_core.search.room import even_chunks, hopeless, packed, spread, widest
 
@@ -33,13 +34,13 @@ def survey(problem: Problem, partition: Plan, recompute: Plan) -> Solution:
     if found.fixed is not None or not found.possible:
         even = problem.composer.even(problem.key, problem.layers)
         counts = np.tile(even if found.fixed is None else found.fixed, (size, 1))
-        solution = _settled(problem, counts, recompute, thorough=True)
+        solution = _settled(problem, counts, recompute, care=Care.EXACT)
         solution.possible[:] &= found.possible
         return solution
     unit, extra = stage_costs(problem)
     unit = unit + _every(problem, recompute)
     counts = _balanced(problem, found, unit, extra)
-    solution = _settled(problem, counts, recompute, thorough=False)
+    solution = _settled(problem, counts, recompute, care=Care.QUICK)
     _look_further(problem, found, recompute, solution, unit, extra)
     _level(problem, found, recompute, solution, unit, extra)
     return solution
@@ -79,7 +80,7 @@ def _level(
         if not len(moved):
             continue
         some = part.take(moved)
-        made = settle(some, counts[moved], plan, thorough=False)
+        made = settle(some, counts[moved], plan, care=Care.QUICK)
         fits = (made.peaks <= some.budget[:, None]).all(axis=1) & made.possible
         bound = np.where(fits, _bound(some, made), np.inf)
         at = np.nonzero(bound < best[moved])[0]
@@ -107,11 +108,11 @@ def _bound(problem: Problem, solution: Solution) -> Floats:
     return clock(problem.composer, key, time, layout.layers, *seconds, exact=False).step
 
 
-def _settled(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool) -> Solution:
+def _settled(problem: Problem, counts: Ints, plan: Plan, *, care: Care) -> Solution:
     """`settle`, with as much recompute as there is on rows that nothing can save."""
     lost = hopeless(problem)
     if plan.kind != "auto" or not problem.modes or not lost.any():
-        return settle(problem, counts, plan, thorough=thorough)
+        return settle(problem, counts, plan, care=care)
     mode = "full" if "full" in problem.modes else problem.modes[0]
     most = EVERY if plan.layers.max is None else plan.layers.max // problem.key.chunks
     rows, others = np.nonzero(lost)[0], np.nonzero(~lost)[0]
@@ -123,7 +124,7 @@ def _settled(problem: Problem, counts: Ints, plan: Plan, *, thorough: bool) -> S
     )  # fmt: skip
     solution.put(rows, miss)
     if len(others):
-        made = settle(problem.take(others), counts[others], plan, thorough=thorough)
+        made = settle(problem.take(others), counts[others], plan, care=care)
         solution.put(others, made)
     return solution
 
@@ -193,7 +194,7 @@ def _look_further(
 
 def _keep(part: Problem, solution: Solution, rows: Ints, counts: Ints, plan: Plan) -> None:
     """Take a partition for the rows that it suits and that have none yet."""
-    made = settle(part, counts, plan, thorough=False)
+    made = settle(part, counts, plan, care=Care.QUICK)
     fits = (made.peaks <= part.budget[:, None]).all(axis=1) & made.possible
     had = (solution.peaks[rows] <= part.budget[:, None]).all(axis=1) & solution.possible[rows]
     at = np.nonzero(fits & ~had)[0]
