@@ -28,7 +28,7 @@ from autopar_core.search.exact import ExactTimes, beaten, front
 # Shares by which a search may shorten the step of a balanced layout: the first ones are always
 # allowed for, larger ones as long as no more than so many rows are searched.
 REACHES = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
-ALWAYS, SEARCHES = 0.01, 300
+ALWAYS, SEARCHES = 0.01, 150
 # Most rows that are searched because others gave up their place in a set, and about so many at once.
 MISSED, TOGETHER = 150, 50
 # Rows from which several processes pay for their start.
