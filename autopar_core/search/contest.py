@@ -33,8 +33,9 @@ ALWAYS, SEARCHES = 0.01, 150
 MISSED, TOGETHER = 150, 50
 # Rows from which several processes pay for their start.
 FEW_REPLAYS, FEW_SEARCHES = 128, 12
-# Rows with several chunks that miss a set by this share or less are searched cell by cell.
-CELL_REACH = 0.005
+# Rows with several chunks are searched cell by cell: all if they are few, else those that belong to a
+# set or miss it by this share or less.
+ALL_CELLS, CELL_REACH = 40, 0.005
 # Most virtual stages of a row that is searched cell by cell: pairs of cells grow with the square, and
 # what one layer of a small stage can still save shrinks.
 CELL_STAGES = 64
@@ -110,8 +111,10 @@ class Contest:
             alone = self._alone(likely) if several else likely
             seconds[likely] = self.estimates.seconds[self.rows[likely]]
             sets = self._sets(alone, seconds)
-            rough = alone[self._beats(alone, (1 - CELL_REACH) * seconds[alone], seconds, sets)]
-            rough = rough[self._chunked(rough)]
+            rough = alone[self._chunked(alone)]
+            if len(rough) > ALL_CELLS and self.monotone:
+                near = (1 - CELL_REACH) * seconds[rough]
+                rough = rough[self._beats(rough, near, seconds, sets)]
             rough = rough[~polished[rough]]
             if len(rough):
                 self._search(rough, Effort.CELLS)
@@ -249,9 +252,9 @@ class Contest:
         """(R,) rows with several chunks per rank, not too many, whose partition is open."""
         part = self.batch.take(self.rows[some])
         index, keys = self.estimator.contexts.composer.keys(part)
-        several = [key.chunks > 1 and key.stages <= CELL_STAGES for key in keys]
+        several = np.array([key.chunks > 1 and key.stages <= CELL_STAGES for key in keys], bool)
         partition = np.array([plan.kind == "auto" for plan in self.space.partitions])
-        return np.asarray(np.array(several)[index] & partition[part["partition_plan"]])
+        return np.asarray(several[index] & partition[part["partition_plan"]])
 
     def _search(self, some: Ints, effort: Effort = Effort.SEARCH) -> None:
         """Replace the estimates of some rows by what a search finds."""
