@@ -187,7 +187,8 @@ def _at_work(table: MemoryTable, situation: Situation, layout: Layout, layers: F
         layout, places = compact.layout, compact.places
     shown = layout.layers.astype(np.float64)
     modes = modes_of(layout)
-    parts, which = [], np.full(len(situation.segments), -1)
+    parts: list[Floats] = []
+    which = np.full(len(situation.segments), -1)
     working = None if table.working is None else modes.saved(table.working, shown)
     rest = _per_micro_batch(table, _places_of(places), layout)
     for kind, flags, segments in situation.works():

@@ -221,10 +221,11 @@ class Composer(Protocol):
     def listed(self, key: ScheduleKey, layers: int) -> Ints | None:
         """(F, S) the only partitions that the framework can spell; None when it can spell any."""
 
-    def floor(self, key: ScheduleKey, slowest: Floats, total: Floats) -> Floor:
+    def floor(self, key: ScheduleKey, slowest: Floats, total: Floats, longer: Floats) -> Floor:
         """Bounds of all layouts whose slowest rank takes ``slowest`` (K,) seconds at least.
 
-        For one micro-batch; all ranks together take ``total`` (K,) at least.
+        For one micro-batch; all ranks together take ``total`` (K,) at least, and the longer of forward
+        and backward is at least the share ``longer`` (K,) of the slowest rank's time, 0.5 or more.
         """
 
     def bound(

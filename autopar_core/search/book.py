@@ -24,7 +24,7 @@ class Moves:
     case: Ints
     pages: Ints
 
-    def take(self, rows: Ints) -> Moves:
+    def take(self, rows: Ints | Bools) -> Moves:
         """Some of them."""
         return Moves(self.case[rows], self.pages[rows])
 

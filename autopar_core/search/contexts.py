@@ -76,7 +76,7 @@ class SingleStage:
         """Exact."""
         return np.asarray(key.micro_batches * busy)
 
-    def floor(self, key: ScheduleKey, slowest: Floats, total: Floats) -> Floor:
+    def floor(self, key: ScheduleKey, slowest: Floats, total: Floats, longer: Floats) -> Floor:
         """Micro-batches one after another."""
         end = key.micro_batches * slowest
         return Floor(end, end, float(key.micro_batches), 0)

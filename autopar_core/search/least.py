@@ -33,6 +33,7 @@ class Least:
     Attributes:
         slowest: (K,) seconds of a micro-batch on the slowest rank.
         total: (K,) seconds of a micro-batch on all ranks together.
+        longer: (K,) share of the longer of forward and backward in the slowest rank's seconds.
         unit: (K,) seconds of one layer.
         first: (K,) layers of rank 0 as long as the slowest rank takes no longer than ``slowest``.
         fewest: Layers of rank 0 in any layout.
@@ -40,6 +41,7 @@ class Least:
 
     slowest: Floats
     total: Floats
+    longer: Floats
     unit: Floats
     first: Ints
     fewest: int
@@ -47,12 +49,13 @@ class Least:
     def take(self, rows: Ints) -> Least:
         """The same of some rows."""
         return Least(
-            self.slowest[rows], self.total[rows], self.unit[rows], self.first[rows], self.fewest
-        )
+            self.slowest[rows], self.total[rows], self.longer[rows], self.unit[rows],
+            self.first[rows], self.fewest,
+        )  # fmt: skip
 
     def steps(self, composer: Composer, key: ScheduleKey, time: TimeTable) -> Floats:
         """(K,) seconds that no layout's step goes below."""
-        floor = composer.floor(key, self.slowest, self.total)
+        floor = composer.floor(key, self.slowest, self.total, self.longer)
         if floor.last is None:
             return np.maximum(floor.flat, floor.steep) * (1 - BOUND_SLACK)
         least = _tail(time, key, floor.last, np.full(len(self.first), self.fewest))
@@ -118,7 +121,23 @@ def least_times(problem: Problem, found: Space, plan: Plan) -> Least:
     held = np.floor((slowest[:, None] - ends) / unit[:, None] * (1 + BOUND_SLACK) + BOUND_SLACK)
     fewest = on_ranks(box.low[None], key)[0]
     first = np.maximum(layers - held[:, 1:].sum(axis=1), fewest[0]).astype(np.int64)
-    return Least(slowest, cost.sum(axis=1), unit, first, int(fewest[0]))
+    return Least(slowest, cost.sum(axis=1), _longer(problem, slowest), unit, first, int(fewest[0]))
+
+
+def _longer(problem: Problem, slowest: Floats) -> Floats:
+    """(K,) least share of the longer of forward and backward in the slowest rank's seconds.
+
+    Forwards take the share that they have of a layer's time, recompute left out, which only adds to
+    backwards; and what the model's ends, and messages that occupy their ranks, have above that share.
+    """
+    time = problem.time
+    share = time.forward / (time.forward + time.backward[:, 0])
+    more = np.zeros(len(share))
+    for forward, backward in time.ends.values():
+        more += np.maximum(forward - share * (forward + backward), 0.0)
+    if problem.key.blocking:
+        more += np.maximum(*time.hop) * np.maximum(1 - 2 * share, 0.0)
+    return np.clip(1 - share - more / slowest, 0.5, 1.0)
 
 
 def _price(problem: Problem) -> Floats:

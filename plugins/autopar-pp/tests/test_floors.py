@@ -36,11 +36,15 @@ def test_no_partition_ends_before_the_floor(schedule: str, chunks: int) -> None:
         seen = glance(schedule, m, busy, f[:, :p] + b[:, :p])
         assert (seen <= ends * (1 + 1e-12)).all(), (p, m)
         group = group_size(schedule, p, chunks, m)
-        found = floor(schedule, p, chunks, m, group, busy.max(axis=1), busy.sum(axis=1))
+        forward, row = f.reshape(30, chunks, p).sum(axis=1), np.arange(30)
+        share = forward[row, busy.argmax(axis=1)] / busy.max(axis=1)
+        longer = np.maximum(share, 1 - share)
+        found = floor(schedule, p, chunks, m, group, busy.max(1), busy.sum(1), longer)
         bound = np.maximum(found.flat, found.steep)
         assert (bound <= step * (1 + 1e-12)).all(), (p, m)
         # less work on the slowest rank, and in all, is a weaker statement
-        weaker = floor(schedule, p, chunks, m, group, 0.9 * busy.max(1), 0.9 * busy.sum(1))
+        weaker = floor(schedule, p, chunks, m, group, 0.9 * busy.max(1), 0.9 * busy.sum(1),
+                       0.5 + 0.9 * (longer - 0.5))  # fmt: skip
         assert (np.maximum(weaker.flat, weaker.steep) <= bound * (1 + 1e-12)).all()
         closest = min(closest, float((step / bound).min()))
     assert closest < 1.3
@@ -48,8 +52,19 @@ def test_no_partition_ends_before_the_floor(schedule: str, chunks: int) -> None:
 
 def test_even_1f1b_is_nearly_exact() -> None:
     # 4 ranks of 1 + 2 seconds, 16 micro-batches: (16 + 3) x 3 = 57
-    found = floor("1f1b", 4, 1, 16, 1, np.array([3.0]), np.array([12.0]))
+    share = np.array([2 / 3])
+    found = floor("1f1b", 4, 1, 16, 1, np.array([3.0]), np.array([12.0]), share)
     assert found.steep[0] == 57.0
     # a second more on the slowest rank lengthens the step by 16 - 1 - 4 at least
-    more = floor("1f1b", 4, 1, 16, 1, np.array([4.0]), np.array([12.0]))
+    more = floor("1f1b", 4, 1, 16, 1, np.array([4.0]), np.array([12.0]), share)
     assert more.steep[0] >= 57.0 + found.rise == 57.0 + 11
+
+
+def test_few_micro_batches_pass_the_longer_of_both() -> None:
+    # 8 ranks of 1 + 2 seconds, 4 micro-batches: filling and draining take 8 x 3 = 24, and the other
+    # three micro-batches pass a rank backwards, 3 x 2: no less than 30
+    found = floor("1f1b", 8, 1, 4, 1, np.array([3.0]), np.array([24.0]), np.array([2 / 3]))
+    assert found.steep[0] == pytest.approx(30.0)
+    ones = np.ones((1, 8))
+    ends = replay("1f1b", 8, 1, 4, ones, 2 * ones, np.zeros(1), 0 * ones)
+    assert ends.max() == pytest.approx(33.0)

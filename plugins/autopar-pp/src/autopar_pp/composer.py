@@ -130,11 +130,11 @@ class PipelineComposer:
         """(K, ranks) a cheap bound of each rank's end, see ``floors``."""
         return floors.glance(_name(key), key.micro_batches, busy, first)
 
-    def floor(self, key: ScheduleKey, slowest: Floats, total: Floats) -> Floor:
+    def floor(self, key: ScheduleKey, slowest: Floats, total: Floats, longer: Floats) -> Floor:
         """Bounds of every partition, see ``floors``."""
         group = group_size(_name(key), key.ranks, key.chunks, key.micro_batches, self._group(key))
         return floors.floor(
-            _name(key), key.ranks, key.chunks, key.micro_batches, group, slowest, total
+            _name(key), key.ranks, key.chunks, key.micro_batches, group, slowest, total, longer
         )
 
     def bound(

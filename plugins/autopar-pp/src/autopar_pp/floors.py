@@ -11,9 +11,13 @@ backward it can fill the time ``later`` with k forwards only, and likewise at th
     T >= w - t - later + m t + max(0, later - k f) + max(0, later - k b)
 
 As a function of ``later`` this is least between k min(f, b) and k max(f, b), so T >= w + (m - 1) t
-- k min(f, b) with min(f, b) <= t / 2; and no rank takes longer than t, so later >= w - (s + 1) t and
-the last line also gives T >= w + (m - 1) t + (w - p t). With m <= p micro-batches both waits may be one
-and the same: T >= w + (m - 1) t / 2.
+- k min(f, b) with min(f, b) <= (1 - x) t, where x is the share of the longer of f and b; and no rank
+takes longer than t, so later >= w - (s + 1) t and the last line also gives
+T >= w + (m - 1) t + (w - p t).
+
+With m <= p micro-batches both waits may be one and the same. For any m, the last micro-batch's forward on
+rank s follows m - 1 others, then it goes on to the last rank and back; and the first one's backward on
+rank s is followed by m - 1 others. So T >= w + (m - 1) max(f, b) >= w + (m - 1) x t.
 
 Interleaved, groups of p micro-batches. Before rank r starts chunk c, the first micro-batch has
 passed all virtual stages before it, and the rank has run p micro-batches of each earlier chunk: it
@@ -35,8 +39,9 @@ from autopar_core.api import Floats, Floor
 
 
 def floor(
-    schedule: str, p: int, v: int, m: int, group: int, slowest: Floats, total: Floats
-) -> Floor:
+    schedule: str, p: int, v: int, m: int, group: int, slowest: Floats, total: Floats,
+    longer: Floats,
+) -> Floor:  # fmt: skip
     """Bounds of every partition.
 
     Args:
@@ -47,6 +52,7 @@ def floor(
         group: Micro-batches that interleaving runs on one chunk in a row.
         slowest: (K,) least seconds of a micro-batch on the slowest rank.
         total: (K,) least seconds of a micro-batch on all ranks.
+        longer: (K,) least share of the longer of forward and backward in the slowest rank's seconds.
 
     Returns:
         Bounds of the end of the last rank; rank 0 ends last where backwards leave through it.
@@ -61,11 +67,11 @@ def floor(
         # forward and backward may be slowest on different ranks, which only lengthens
         return Floor(np.maximum(total, mean), steep, float(m - 1), 0)
     if schedule == "1f1b":
+        passed = np.maximum(alone, total + (m - 1) * longer * slowest)
         if m <= p:
-            steep = np.maximum(alone, total + (m - 1) * slowest / 2)
-            return Floor(np.maximum(total, mean), steep, (m - 1) / 2, 0)
-        spread = np.maximum(-(p - 1) / 2 * slowest, total - p * slowest)
-        steep = np.maximum(alone, total + (m - 1) * slowest + spread)
+            return Floor(np.maximum(total, mean), passed, (m - 1) / 2, 0)
+        spread = np.maximum(-(p - 1) * (1 - longer) * slowest, total - p * slowest)
+        steep = np.maximum(passed, total + (m - 1) * slowest + spread)
         # where m = p + 1 the bound does not grow with the slowest rank
         return Floor(np.maximum(total, mean), steep, float(max(0, m - 1 - p)), 0)
     if schedule == "interleaved" and group == p and m % p == 0:
