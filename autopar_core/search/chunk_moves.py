@@ -75,7 +75,8 @@ def _promising(book: Book, layers: Ints, seconds: Floats) -> tuple[Ints, Ints, M
     """(M,) case, (M,) turn in which it is tried, and moves: few of every case."""
     cases, (size, stages) = book.cases, layers.shape
     now = seconds[:, None]
-    saved = np.maximum(now - _after(book, layers, -1), 0.0)  # nothing where a stage has none to give
+    # a stage that has none to give saves nothing
+    saved = np.maximum(now - _after(book, layers, -1), 0.0)
     added = _after(book, layers, 1) - now
     rank = np.arange(stages) % cases.problem.key.ranks
     within = rank[:, None] == rank
@@ -113,7 +114,8 @@ def _after(book: Book, layers: Ints, more: int) -> Floats:
 def _fits(book: Book, moves: Moves) -> Bools:
     """(M,) moves after which every rank fits."""
     rank = np.arange(book.cases.problem.key.ranks)
-    return np.asarray(np.isfinite(book.seconds[book.rows(moves.case, moves.pages), rank]).all(axis=1))
+    seconds = book.seconds[book.rows(moves.case, moves.pages), rank]
+    return np.asarray(np.isfinite(seconds).all(axis=1))
 
 
 def _moves(book: Book, case: Ints, source: Ints, target: Ints) -> Moves:

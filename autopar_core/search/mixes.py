@@ -99,9 +99,7 @@ EXCHANGES = (
 )  # fmt: skip
 
 
-def cheapest(
-    problem: Problem, counts: Ints, plan: Plan, *, care: Care = Care.EXACT
-) -> Solution:
+def cheapest(problem: Problem, counts: Ints, plan: Plan, *, care: Care = Care.EXACT) -> Solution:
     """Cheapest mix that fits of every rank of (K, S) layers; ranks are free of each other.
 
     A rank that no mix fits gets the leanest one, so that the miss is told truly.

@@ -195,9 +195,10 @@ def _searched(cases: Cases, per_row: int, known: Ints, thorough: bool) -> State:
     _keep_better(cases, state, np.arange(len(cases)), known)
     layout = found.trial.solution.layout
     recomputes = on_ranks(layout.selective + layout.full, key) > 0
+    placed = np.isfinite(found.seconds)
     for number in range(1, SHIFTS + 1):
         other = shifted(some, layout.layers, recomputes, number)
-        _keep_better(cases, state, kept[np.isfinite(found.seconds)], other[np.isfinite(found.seconds)])
+        _keep_better(cases, state, kept[placed], other[placed])
     if thorough:
         kept = _promising(state.seconds, per_row, FINALISTS)
         state.put(kept, improve_chunks(cases.take(kept), state.take(kept)))
