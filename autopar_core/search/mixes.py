@@ -127,7 +127,7 @@ def cheapest(problem: Problem, counts: Ints, plan: Plan, *, care: Care = Care.EX
     waiting = (need[..., 0] > 0) | (least > 0)
     stuck, plain = np.zeros_like(waiting), peaks.copy()
     if not thorough and "full" in problem.modes:
-        _give_up(problem, layout, peaks, waiting, stuck, most)
+        _give_up(problem, layout, peaks, waiting, stuck, most, care is Care.QUICK)
     while waiting.any():
         row, rank = np.nonzero(waiting)
         cells = Cells(by_rank(counts, problem)[row, rank], flight[rank])
@@ -288,11 +288,13 @@ def leanest(problem: Problem, counts: Ints, plan: Plan) -> Floats:
 
 
 def _give_up(
-    problem: Problem, layout: Layout, peaks: Floats, waiting: Bools, stuck: Bools, most: Ints
-) -> None:
-    """Rows that stay over with all that is allowed fully recomputed, most that are over: told at once.
+    problem: Problem, layout: Layout, peaks: Floats, waiting: Bools, stuck: Bools, most: Ints,
+    whole_rows: bool,
+) -> None:  # fmt: skip
+    """Ranks that stay over with all that is allowed fully recomputed, most that are over: told at once.
 
-    Their ranks that are over get that recompute where nothing holds less, else they are ``stuck``.
+    They get that recompute where nothing holds less. With ``whole_rows`` other ranks of their rows,
+    which fit or not in vain, are given up with them: those that are over get it too, or are ``stuck``.
     """
     over = peaks > problem.budget[:, None]
     rows = np.nonzero(over.any(axis=1))[0]
@@ -303,13 +305,15 @@ def _give_up(
     cells = Cells(by_rank(one.layers, problem)[row, rank], np.zeros((len(row), 0)))
     _put(one, problem.key.ranks, row, rank, cells, np.zeros_like(row), most[rows][row, rank])
     leanest, sure = part.peaks(one), _surely_leaner(part, most[rows])
-    lost = np.nonzero(((leanest > part.budget[:, None]) & sure).any(axis=1))[0]
-    waiting[rows[lost]] = False
-    told = over[rows[lost]] & sure[lost]
-    stuck[rows[lost]] = over[rows[lost]] & ~sure[lost]
-    peaks[rows[lost]] = np.where(told, leanest[lost], peaks[rows[lost]])
+    lost = (leanest > part.budget[:, None]) & sure
+    if whole_rows:
+        lost = np.repeat(lost.any(axis=1)[:, None], lost.shape[1], axis=1)
+    waiting[rows] &= ~lost
+    told = over[rows] & sure & lost
+    stuck[rows] |= over[rows] & ~sure & lost
+    peaks[rows] = np.where(told, leanest, peaks[rows])
     stages = np.tile(told, (1, problem.key.chunks))
-    layout.full[rows[lost]] = np.where(stages, one.full[lost], layout.full[rows[lost]])
+    layout.full[rows] = np.where(stages, one.full, layout.full[rows])
 
 
 def _surely_leaner(problem: Problem, most: Ints) -> Bools:
