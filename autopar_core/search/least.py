@@ -121,10 +121,12 @@ def least_times(problem: Problem, found: Space, plan: Plan) -> Least:
     held = np.floor((slowest[:, None] - ends) / unit[:, None] * (1 + BOUND_SLACK) + BOUND_SLACK)
     fewest = on_ranks(box.low[None], key)[0]
     first = np.maximum(layers - held[:, 1:].sum(axis=1), fewest[0]).astype(np.int64)
-    return Least(slowest, cost.sum(axis=1), _longer(problem, slowest), unit, first, int(fewest[0]))
+    return Least(
+        slowest, cost.sum(axis=1), longer_share(problem, slowest), unit, first, int(fewest[0])
+    )
 
 
-def _longer(problem: Problem, slowest: Floats) -> Floats:
+def longer_share(problem: Problem, slowest: Floats) -> Floats:
     """(K,) least share of the longer of forward and backward in the slowest rank's seconds.
 
     Forwards take the share that they have of a layer's time, recompute left out, which only adds to

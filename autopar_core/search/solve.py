@@ -17,7 +17,8 @@ from autopar_core.search.boxes import Box, Space, space
 from autopar_core.search.cases import Cases, Trial
 from autopar_core.search.choices import choices
 from autopar_core.search.chunk_moves import improve_chunks, shifted
-from autopar_core.search.clock import on_ranks
+from autopar_core.search.clock import BOUND_SLACK, on_ranks
+from autopar_core.search.least import longer_share
 from autopar_core.search.mixes import Care
 from autopar_core.search.moves import State, improve, part_of
 from autopar_core.search.problem import Problem, Solution
@@ -186,10 +187,17 @@ def _searched(cases: Cases, per_row: int, known: Ints, thorough: bool) -> State:
     some = cases.take(kept)
     more = [_more_starts(some, one.take(some, kept)) for one in starts]
     found, book = _best_start(some, more)
+    if key.chunks == 1:
+        # a case whose slowest rank alone makes it slower than another one of its row stays as it is
+        state.put(kept, found)
+        best = state.seconds.reshape(-1, per_row).min(axis=1)
+        hopeful = np.nonzero(_floor(some, more[0]) < best[kept // per_row])[0]
+        part = some.take(hopeful)
+        found = _downhill(part, part_of(book, part, hopeful), found.take(hopeful))
+        state.put(kept[hopeful], found)
+        return state
     found = _downhill(some, book, found)
     state.put(kept, found)
-    if key.chunks == 1:
-        return state
     # what the survey found may be better than all that keeps chunks level or packed, and so may be
     # what lies between the two
     _keep_better(cases, state, np.arange(len(cases)), known)
@@ -203,6 +211,18 @@ def _searched(cases: Cases, per_row: int, known: Ints, thorough: bool) -> State:
         kept = _promising(state.seconds, per_row, FINALISTS)
         state.put(kept, improve_chunks(cases.take(kept), state.take(kept)))
     return state
+
+
+def _floor(cases: Cases, starts: Starts) -> Floats:
+    """(C,) seconds that no partition of a case goes below, from its slowest rank when level."""
+    problem = cases.problem
+    unit, extra = cases.costs()
+    busy = np.take_along_axis(starts.book.by_page(), starts.at[:, 0, :, None], axis=2)
+    slowest = np.where(starts.placed[:, 0], busy.max(axis=(1, 2)), 0.0)
+    total = unit * problem.layers + extra.sum(axis=1)
+    longer = longer_share(problem, np.maximum(slowest, unit))
+    floor = problem.composer.floor(problem.key, slowest, total, longer)
+    return np.asarray(np.maximum(floor.flat, floor.steep) * (1 - BOUND_SLACK))
 
 
 def _keep_better(cases: Cases, state: State, rows: Ints, other: Ints) -> None:
