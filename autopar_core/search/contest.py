@@ -35,7 +35,7 @@ MISSED, TOGETHER = 150, 50
 FEW_REPLAYS, FEW_SEARCHES = 128, 12
 # Rows with several chunks are searched cell by cell: all if they are few, else those that belong to a
 # set or miss it by this share or less.
-ALL_CELLS, CELL_REACH = 40, 0.005
+ALL_CELLS, CELL_REACH = 100, 0.01
 # Most virtual stages of a row that is searched cell by cell: pairs of cells grow with the square, and
 # what one layer of a small stage can still save shrinks.
 CELL_STAGES = 64
@@ -104,8 +104,12 @@ class Contest:
         likely, reach = self._contenders(np.unique(heads), balanced)
         if several:
             likely = np.nonzero(np.isin(heads, likely))[0]
-        self._search(likely)
         polished = np.zeros(len(self.rows), bool)
+        chunked = likely[self._chunked(likely)]
+        if len(chunked) <= ALL_CELLS:
+            self._search(chunked, Effort.CELLS)
+            polished[chunked] = True
+        self._search(likely[~polished[likely]])
         seconds, left = balanced, MISSED
         while True:
             alone = self._alone(likely) if several else likely
@@ -258,6 +262,8 @@ class Contest:
 
     def _search(self, some: Ints, effort: Effort = Effort.SEARCH) -> None:
         """Replace the estimates of some rows by what a search finds."""
+        if not len(some):
+            return
         rows, found = self.rows[some], self._evaluated(some, effort)
         for name in ("memory", "allocated", "reserved", "worst", "seconds", "layout"):
             getattr(self.estimates, name)[rows] = getattr(found, name)
