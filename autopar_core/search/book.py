@@ -7,6 +7,7 @@ rank, and is written anew after each step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -23,6 +24,14 @@ class Moves:
 
     case: Ints
     pages: Ints
+
+    @staticmethod
+    def concat(parts: Sequence[Moves]) -> Moves:
+        """Moves one after another."""
+        return Moves(
+            np.concatenate([part.case for part in parts]),
+            np.concatenate([part.pages for part in parts]),
+        )
 
     def take(self, rows: Ints | Bools) -> Moves:
         """Some of them."""

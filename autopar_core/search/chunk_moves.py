@@ -75,9 +75,12 @@ def _promising(book: Book, layers: Ints, seconds: Floats) -> tuple[Ints, Ints, M
     """(M,) case, (M,) turn in which it is tried, and moves: few of every case."""
     cases, (size, stages) = book.cases, layers.shape
     now = seconds[:, None]
+    fewer, more = _with_one(book, layers, -1), _with_one(book, layers, 1)
+    after = time_of(book, Moves.concat([fewer[0], more[0]]), exact=True)
     # a stage that has none to give saves nothing
-    saved = np.maximum(now - _after(book, layers, -1), 0.0)
-    added = _after(book, layers, 1) - now
+    saved, added = np.zeros(layers.shape), np.full(layers.shape, np.inf)
+    saved[fewer[1]] = np.maximum(now[fewer[1][0], 0] - after[: len(fewer[0].case)], 0.0)
+    added[more[1]] = after[len(fewer[0].case) :] - now[more[1][0], 0]
     rank = np.arange(stages) % cases.problem.key.ranks
     within = rank[:, None] == rank
     # from i (axis 1) to j (axis 2); a rank that has no room for one more may still shift its layers
@@ -94,21 +97,17 @@ def _promising(book: Book, layers: Ints, seconds: Floats) -> tuple[Ints, Ints, M
     return case[fits], turn[fits], moves.take(fits)
 
 
-def _after(book: Book, layers: Ints, more: int) -> Floats:
-    """(C, S) seconds of the step with one layer more or less on a stage; infinite where none can."""
+def _with_one(book: Book, layers: Ints, more: int) -> tuple[Moves, tuple[Ints, Ints]]:
+    """(A layer more or less on a virtual stage, where it can be and fits; their cases and stages)."""
     cases, key = book.cases, book.cases.problem.key
     _, less_page, more_page, _ = _variants(key.chunks)
-    stage = np.tile(np.arange(key.stages), len(cases))
-    chunk = stage // key.ranks
+    case, stage = np.nonzero(layers < cases.high if more > 0 else layers > cases.low)
     pages = np.zeros((len(stage), key.ranks), np.int64)
-    pages[np.arange(len(stage)), stage % key.ranks] = (less_page, more_page)[more > 0][chunk]
-    moves = Moves(np.repeat(np.arange(len(cases)), key.stages), pages)
-    can = (layers < cases.high if more > 0 else layers > cases.low).reshape(-1)
-    rows = np.nonzero(can & _fits(book, moves))[0]
-    seconds = np.full(len(stage), np.inf)
-    if len(rows):
-        seconds[rows] = time_of(book, moves.take(rows), exact=True)
-    return seconds.reshape(layers.shape)
+    page = more_page if more > 0 else less_page
+    pages[np.arange(len(stage)), stage % key.ranks] = page[stage // key.ranks]
+    moves = Moves(case, pages)
+    fits = _fits(book, moves)
+    return moves.take(fits), (case[fits], stage[fits])
 
 
 def _fits(book: Book, moves: Moves) -> Bools:

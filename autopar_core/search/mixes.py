@@ -305,7 +305,7 @@ def _give_up(
     cells = Cells(by_rank(one.layers, problem)[row, rank], np.zeros((len(row), 0)))
     _put(one, problem.key.ranks, row, rank, cells, np.zeros_like(row), most[rows][row, rank])
     leanest, sure = part.peaks(one), _surely_leaner(part, most[rows])
-    lost = (leanest > part.budget[:, None]) & sure
+    lost: Bools = np.asarray((leanest > part.budget[:, None]) & sure)
     if whole_rows:
         lost = np.repeat(lost.any(axis=1)[:, None], lost.shape[1], axis=1)
     waiting[rows] &= ~lost

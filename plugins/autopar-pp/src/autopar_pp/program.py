@@ -232,26 +232,52 @@ def _waves(nodes: _Nodes, stuck: str) -> tuple[Ints, tuple[Wave, ...]]:
         ValueError: With the message ``stuck``, if none can be.
     """
     _, p, width = nodes.needs.shape
-    needs = nodes.needs.reshape(len(nodes.needs), -1)
+    level = _levels(nodes.needs, stuck)
+    rank, at = np.divmod(np.arange(p * width), width)
+    crosses, duration = nodes.crosses.ravel(), nodes.duration.ravel()
+    order = np.lexsort((rank, ~crosses, level))
     row = np.zeros(p * width + 1, np.int64)  # the last element stands for "needs nothing"
-    done = np.zeros(p * width + 1, np.bool_)
-    done[-1] = True
-    at, rank, waves, count = np.zeros(p, np.int64), np.arange(p), [], 1
-    while (live := rank[at < width]).size:
-        node = live * width + at[live]
-        ready = done[needs[:, node]].all(axis=0)
-        if not ready.any():
-            raise ValueError(stuck)
-        live, node = live[ready], node[ready]
-        first = np.argsort(~nodes.crosses.ravel()[node], kind="stable")
-        live, node = live[first], node[first]
-        previous = np.where(at[live] > 0, row[node - 1], 0)
-        inputs = np.concatenate([previous[None], row[needs[:, node]]])
-        hops = int(nodes.crosses.ravel()[node].sum())
-        stop = count + live.size
-        waves.append(Wave(count, stop, inputs, hops, nodes.duration.ravel()[node]))
-        row[node] = np.arange(count, stop)
-        done[node] = True
-        at[live] += 1
-        count = stop
-    return row[:-1].reshape(p, width), tuple(waves)
+    row[order] = np.arange(1, p * width + 1)
+    needs = nodes.needs.reshape(len(nodes.needs), -1)[:, order]
+    previous = np.where(at[order] > 0, row[order - 1], 0)
+    inputs = np.concatenate([previous[None], row[needs]])
+    starts = np.nonzero(np.diff(level[order], prepend=0))[0]
+    hops = np.add.reduceat(crosses[order].astype(np.int64), starts)
+    stops = np.append(starts[1:], len(order))
+    waves = tuple(
+        Wave(start + 1, stop + 1, inputs[:, start:stop].copy(), many, duration[order[start:stop]])
+        for start, stop, many in zip(starts.tolist(), stops.tolist(), hops.tolist(), strict=True)
+    )
+    return row[:-1].reshape(p, width), waves
+
+
+def _levels(needs: Ints, stuck: str) -> Ints:
+    """[p * width] how many nodes the longest chain of needs up to a node has, itself included.
+
+    Raises:
+        ValueError: With the message ``stuck``, if nodes wait for each other.
+    """
+    _, p, width = needs.shape
+    wanted = needs.reshape(len(needs), -1).T.tolist()
+    level, at = [0] * (p * width + 1), [0] * p  # the last element stands for "needs nothing"
+    waiting: dict[int, list[int]] = {}
+    ranks = list(range(p))
+    while ranks:
+        rank = ranks.pop()
+        while at[rank] < width:
+            node = rank * width + at[rank]
+            behind = level[node - 1] if at[rank] else 0
+            for need in wanted[node]:
+                if need >= 0 and not level[need]:
+                    waiting.setdefault(need, []).append(rank)
+                    break
+                behind = max(behind, level[need])
+            else:
+                level[node] = behind + 1
+                at[rank] += 1
+                ranks += waiting.pop(node, [])
+                continue
+            break
+    if min(at) < width:
+        raise ValueError(stuck)
+    return np.array(level[:-1])
