@@ -307,7 +307,7 @@ def _give_up(
     leanest, sure = part.peaks(one), _surely_leaner(part, most[rows])
     lost: Bools = np.asarray((leanest > part.budget[:, None]) & sure)
     if whole_rows:
-        lost = np.repeat(lost.any(axis=1)[:, None], lost.shape[1], axis=1)
+        lost = np.broadcast_to(lost.any(axis=1, keepdims=True), over[rows].shape)
     waiting[rows] &= ~lost
     told = over[rows] & sure & lost
     stuck[rows] |= over[rows] & ~sure & lost

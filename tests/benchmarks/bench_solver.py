@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 
@@ -25,8 +26,6 @@ def main() -> None:
     import numpy as np
     from attrs import evolve
     from pipelines import pipeline
-
-    from functools import partial
 
     from autopar_core.domain.space import Plan
     from autopar_core.search.solve import solve
