@@ -84,6 +84,7 @@ from autopar_core.laws.compute import (
     moved_inputs,
     moved_seconds,
 )
+from autopar_core.units import counted
 from autopar_core.work.profile_terms import host_terms, profile_terms
 from autopar_core.work.rank_work import RankWork
 
@@ -103,7 +104,7 @@ __all__ = [
     "StrategyBatch", "SystemProfile", "TimePart", "TimeTerm", "Timeline", "TrainingConfig",
     "TransientTensor", "Window",
     "all_reduce_seconds", "all_to_all_seconds", "attention_seconds", "bucket_seconds", "ceil_div",
-    "fixed_seconds", "gemm_seconds", "hookimpl", "host_terms", "hugging_face_model", "moved_inputs",
-    "moved_seconds", "profile_terms", "read_json", "read_toml_text", "read_yaml", "ring_inputs",
-    "ring_seconds", "send_inputs", "send_seconds",
+    "counted", "fixed_seconds", "gemm_seconds", "hookimpl", "host_terms", "hugging_face_model",
+    "moved_inputs", "moved_seconds", "profile_terms", "read_json", "read_toml_text", "read_yaml",
+    "ring_inputs", "ring_seconds", "send_inputs", "send_seconds",
 ]  # fmt: skip

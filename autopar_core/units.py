@@ -40,3 +40,15 @@ def show_seconds(value: float) -> str:
     if value >= 1:
         return f"{value:.3g} s" if value < 1000 else f"{value:.0f} s"
     return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
+
+
+def counted(number: float, noun: str) -> str:
+    """A number with its noun, ``"1 layer"``, ``"4 layers"``, ``"2 batches"``, ``"3 entries"``."""
+    return f"{number} {noun if number == 1 else many(noun)}"
+
+
+def many(noun: str) -> str:
+    """Its plural."""
+    if noun.endswith(("ch", "sh", "s", "x")):
+        return f"{noun}es"
+    return f"{noun[:-1]}ies" if noun[-1] == "y" and noun[-2] not in "aeiou" else f"{noun}s"

@@ -28,7 +28,7 @@ def _advice(result: SearchResult) -> Iterator[str]:
         names = [dimension.degree.name for dimension in result.dimensions]
         yield (
             f"No feasible strategy: no product of wanted degrees ({', '.join(names) or 'none'})"
-            f" is the {words.count(result.job.cluster.devices)} devices of the cluster; widen a"
+            f" is the {words.several(result.job.cluster.devices, 'device')} of the cluster; widen a"
             " range, enable the plugin of another dimension, or change cluster.devices."
         )
         return
@@ -69,7 +69,7 @@ def _memory(result: SearchResult, over: list[Detail]) -> Iterator[str]:
         yield (
             f"The whole device has {words.gib(device)},"
             f" {words.gib(memory.total_bytes - device)} too little for it; if memory split evenly,"
-            f" {words.count(devices)} devices would hold it under this limit."
+            f" {words.several(devices, 'device')} would hold it under this limit."
         )
     parts = [part for s in memory.stages if s.rank == memory.worst_rank for part in s.parts]
     largest = sorted([*parts, *memory.reserves], key=lambda p: (-p.bytes, p.name))[:3]

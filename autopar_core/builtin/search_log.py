@@ -63,4 +63,4 @@ def _totals(result: SearchResult) -> Iterator[str]:
     branches, stood_for = cut_totals(result)
     yield f"space: {words.candidates(result.space_size)}"
     yield f"branches cut: {words.count(branches)}, for {words.candidates(stood_for)}"
-    yield f"feasible: {words.count(result.feasible_count)} of {words.count(len(result.batch))} rows"
+    yield f"feasible: {words.count(result.feasible_count)} of {words.several(len(result.batch), 'row')}"

@@ -162,13 +162,13 @@ def asked_in(tables: Mapping[str, Any], ranker: str, ranker_sentence: str) -> li
         (
             "model",
             f"{model['name'] or 'unnamed'}, {words.large(tables['parameters'])} parameters"
-            f" ({words.count(tables['parameters'])}), {model['num_layers']} layers,"
+            f" ({words.count(tables['parameters'])}), {words.several(model['num_layers'], 'layer')},"
             f" hidden {model['hidden']}",
         ),
         (
             "training",
-            f"{words.count(training['global_batch_size'])} sequences of"
-            f" {words.count(training['seq_len'])} tokens per step, {training['precision']}",
+            f"{words.several(training['global_batch_size'], 'sequence')} of"
+            f" {words.several(training['seq_len'], 'token')} per step, {training['precision']}",
         ),
         (
             "cluster",

@@ -18,6 +18,7 @@ from autopar_core.domain.timeline import SEGMENT_KINDS, StepTimeline, kinds_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 
 COLORS = {
@@ -39,6 +40,9 @@ FIRST, LARGEST, LAST, OTHERS = "#332288", "#CC6677", "#117733", "#BBBBBB"
 # points, with what keeps two numbers apart.
 SIZES, DIGIT, POINTS = (6.0, 5.0), 0.68, 72.0
 LANE = 0.82
+LIMIT = (0, (5, 3))
+# Share of the limit from which on the memory's axis reaches up to it: below, the curves would lie flat.
+NEAR = 0.5
 # Letters of a line of the caption, entries of a line of the legend.
 CAPTION, ENTRIES = 110, 6
 
@@ -225,9 +229,29 @@ def _memory(axes: Axes, timeline: StepTimeline, span: tuple[float, float], unit:
             np.append(np.maximum(times, span[0]), span[1]) / unit, np.append(values, values[-1:]),
             where="post", **style,
         )  # fmt: skip
+    largest = max(rank.peak_bytes for rank in timeline.by_rank) / words.GIB
+    if not _near(timeline):
+        axes.set_ylim(0, 1.12 * largest)
+        return
     limit = timeline.limit_bytes / words.GIB
-    axes.axhline(limit, color=look.WARN, linewidth=1.3, linestyle=(0, (5, 3)))
-    axes.set_ylim(0, 1.12 * max(limit, max(r.peak_bytes for r in timeline.by_rank) / words.GIB))
+    axes.axhline(limit, color=look.WARN, linewidth=1.3, linestyle=LIMIT)
+    axes.set_ylim(0, 1.12 * max(limit, largest))
+
+
+def _near(timeline: StepTimeline) -> bool:
+    """Whether the limit is near enough to what is held to be drawn with it."""
+    return max(rank.peak_bytes for rank in timeline.by_rank) >= NEAR * timeline.limit_bytes
+
+
+def _limit(timeline: StepTimeline) -> tuple[Line2D, str]:
+    """Entry of the legend: the line, or a mark that points at a limit far above the panel."""
+    from matplotlib.lines import Line2D
+
+    said = f"limit {words.gib(timeline.limit_bytes)}"
+    if _near(timeline):
+        return Line2D([], [], color=look.WARN, linewidth=1.3, linestyle=LIMIT), said
+    mark = Line2D([], [], color=look.WARN, marker="^", markersize=6, linestyle="none")
+    return mark, f"{said},\nfar above"
 
 
 def _lines(timeline: StepTimeline) -> list[dict[str, Any]]:
@@ -269,8 +293,7 @@ def _legends(figure: Figure, grid: Any, timeline: StepTimeline) -> None:
     handles = [one for column in range(columns) for one in handles[column::columns]]
     figure.legend(handles=handles, loc="outside lower left", ncols=columns)
     lines, names = grid[1][-1].get_legend_handles_labels()
-    limit = Line2D([], [], color=look.WARN, linewidth=1.3, linestyle=(0, (5, 3)))
-    said = f"limit {words.gib(timeline.limit_bytes)}"
+    limit, said = _limit(timeline)
     grid[1][-1].legend(
         [*lines, limit], [*names, said], loc="upper left", bbox_to_anchor=(1.0, 1.04), fontsize=8
     )

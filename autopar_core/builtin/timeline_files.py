@@ -53,12 +53,13 @@ def files(
 def title(timeline: StepTimeline, place: str) -> str:
     """What the picture shows."""
     if timeline.ranks == 1:
-        shape = f"one stage, {timeline.micro_batches} micro-batches"
+        shape = f"one stage, {words.several(timeline.micro_batches, 'micro-batch')}"
     else:
-        chunks = f" x {timeline.chunks} chunks" if timeline.chunks > 1 else ""
+        chunks = f" x {words.several(timeline.chunks, 'chunk')}" if timeline.chunks > 1 else ""
         shape = (
-            f"{timeline.schedule}, {timeline.ranks} ranks{chunks}, {timeline.micro_batches} "
-            f"micro-batches, bubble {words.percent(timeline.bubble_share)}"
+            f"{timeline.schedule}, {words.several(timeline.ranks, 'rank')}{chunks}, "
+            f"{words.several(timeline.micro_batches, 'micro-batch')}, "
+            f"bubble {words.percent(timeline.bubble_share)}"
         )
     return f"{place}: {words.seconds(timeline.seconds)}, {shape}"
 

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from autopar_core.domain.result import Detail
+from autopar_core.units import many
 
 
 GIB = 2**30
@@ -48,7 +49,12 @@ def count(value: float) -> str:
 
 def candidates(value: float) -> str:
     """A number of them, ``"1 candidate"``, ``"1,234 candidates"``."""
-    return f"{count(value)} candidate{'' if value == 1 else 's'}"
+    return several(value, "candidate")
+
+
+def several(value: float, noun: str) -> str:
+    """A number of anything, ``"1 device"``, ``"1,234 devices"``."""
+    return f"{count(value)} {noun if value == 1 else many(noun)}"
 
 
 def percent(value: float, digits: int = 1) -> str:

@@ -11,6 +11,7 @@ from autopar_core.cli.folder import add_files
 from autopar_core.cli.output import plugins_at_work, print_json, print_table
 from autopar_core.cli.session import json_option, load_plugins
 from autopar_core.errors import InputError
+from autopar_core.units import counted
 
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ def calibrate(
 
 def _print(document: dict[str, Any], found: Calibration, out: Path | None) -> None:
     click.echo(
-        f"{found.rows} runs of {found.framework} on {found.system}, {found.configurations} "
-        f"configurations; {found.left_out} other rows left out"
+        f"{counted(found.rows, 'run')} of {found.framework} on {found.system}, "
+        f"{counted(found.configurations, 'configuration')}; "
+        f"{counted(found.left_out, 'other row')} left out"
     )
     constants = [
         {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
+from autopar_core.cli.result_shape import faults
 from autopar_core.config.tables import read_text
 from autopar_core.errors import InputError
 
@@ -40,7 +42,7 @@ class EarlierRun:
         """The run in a folder.
 
         Raises:
-            InputError: When there is none.
+            InputError: When there is none, or an entry is not what it must be.
         """
         path = folder / RESULT
         if not folder.exists():
@@ -49,10 +51,13 @@ class EarlierRun:
             raise InputError(f"{where} {folder}", f"no run of autopar: it has no {RESULT}")
         try:
             document = json.loads(read_text(path))
-        except json.JSONDecodeError as error:
+            wrong = list(islice(faults(document), 1)) if is_result(document) else []
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of many digits
             raise InputError(f"{where} {path}", f"is no valid JSON: {error}") from None
         if not is_result(document):
             raise InputError(f"{where} {path}", "is no result of autopar")
+        for place, fault in wrong:
+            raise InputError(f"{where} {path}: {place}", f"{fault}; search again")
         return cls(folder, document)
 
     @property

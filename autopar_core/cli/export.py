@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import autopar_core
+from autopar_core.builtin import words
 from autopar_core.cli.earlier import EarlierRun
 from autopar_core.cli.folder import write_files
 from autopar_core.cli.output import plugins_at_work, print_json
@@ -136,12 +137,14 @@ def _header(run: EarlierRun, chosen: Mapping[str, Any], session: Session) -> Ite
     training = job.training
     yield (
         f"{job.model.name or 'model'}, {job.model.parameters:,} parameters; "
-        f"{training.global_batch_size:,} sequences of {training.seq_len:,} tokens per step, "
+        f"{words.several(training.global_batch_size, 'sequence')} of "
+        f"{training.seq_len:,} tokens per step, "
         f"{training.precision}; {job.cluster.devices:,} x {job.system.name}; "
         f"profile {job.framework.name}"
     )
     plugins = run.document.get("plugins", ())
-    versions = [f"{p['name']} {p['version']}" for p in plugins if p.get("status") == "active"]
+    active = [plugin for plugin in plugins if plugin["status"] == "active"]
+    versions = [f"{plugin['name']} {plugin.get('version', '')}".strip() for plugin in active]
     yield f"plugins: {', '.join(versions)}"
     yield "estimated, not measured on these machines"
 

@@ -14,6 +14,7 @@ from attrs import frozen
 from autopar_core.cli.output import plugins_at_work, print_table
 from autopar_core.cli.session import console, load_plugins
 from autopar_core.errors import InputError
+from autopar_core.units import counted
 
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def runs(files: Sequence[Path]) -> Answer:
     ]
     return Answer(
         document=summary.document(answer), judged=skipped < len(rows),
-        lines=(f"{len(rows)} runs: {len(rows) - skipped} predicted, {skipped} skipped",),
+        lines=(f"{counted(len(rows), 'run')}: {len(rows) - skipped} predicted, {skipped} skipped",),
         tables=(
             *summary.tables(rows), *summary.group_tables(answer),
             (summary.CHOICE_TITLE, summary.choice_lines(answer)),
@@ -168,7 +169,7 @@ def reports(cases: Path | None, pairs: Path | None) -> Answer:
             rows = [_order_line(each) for each in judged]
     right, count = share_right(judged)
     share = f" ({100 * right / count:.0f} %)" if count else ""
-    said = f"{len(judged)} rows: {count} judged, {right} right{share}"
+    said = f"{counted(len(judged), 'row')}: {count} judged, {right} right{share}"
     return Answer(
         document=as_document(judged), lines=(said,), judged=bool(count), tables=((title, rows),)
     )

@@ -22,6 +22,7 @@ from autopar_core.config.source_file import STRATEGY
 from autopar_core.config.tables import Origins, Table
 from autopar_core.domain.fields import Value
 from autopar_core.errors import InputError
+from autopar_core.units import counted
 
 
 if TYPE_CHECKING:
@@ -118,4 +119,6 @@ def reason_of(result: SearchResult) -> str:
     sentences = [sentence for cut in result.cuts for _, _, sentence in cut.reasons]
     said = "; ".join(dict.fromkeys(sentences))
     devices = result.job.cluster.devices
-    return said or f"no product of these degrees with legal others gives {devices} devices"
+    return (
+        said or f"no product of these degrees with legal others gives {counted(devices, 'device')}"
+    )

@@ -17,7 +17,9 @@ from autopar_core.cli.strategy import open_found
 from autopar_core.cli.words import brief
 from autopar_core.config.plans import partition_plans, recompute_plans
 from autopar_core.config.search_section import PARTITION, RECOMPUTE
+from autopar_core.domain.space import Plan
 from autopar_core.errors import InputError
+from autopar_core.units import counted
 
 
 if TYPE_CHECKING:
@@ -82,9 +84,17 @@ def _layout(strategy: Mapping[str, Any], layers: int, where: str) -> tuple[Any, 
     return partition, recompute
 
 
+def _plan(strategy: Mapping[str, Any], job: Job, recompute: Any) -> Plan:
+    """How the strategy recomputes: "every k-th layer" is no number of first layers of a stage."""
+    for plan in job.space.recomputes:
+        if plan.kind == "every" and plan.text == strategy.get("recompute_plan"):
+            return plan
+    return Plan(kind="given", given=recompute)
+
+
 def _caption(job: Job, strategy: Mapping[str, Any]) -> str:
     """Whose step it is: model, devices, framework and strategy."""
-    model = job.model.name or f"{job.model.num_layers} layers"
+    model = job.model.name or f"{counted(job.model.num_layers, 'layer')}"
     where = f"{job.cluster.devices} x {job.system.name}"
     return f"{model} on {where}, {job.framework.name}: {brief(strategy)}"
 
@@ -103,7 +113,9 @@ def _replayed(strategy: Mapping[str, Any], request: Request) -> tuple[Job, StepT
     result = f"timeline {request.earlier / RESULT}"
     partition, recompute = _layout(strategy, job.model.num_layers, result)
     with plugins_at_work():
-        step = step_timeline(job, asked.session.manager, asked.fields, partition, recompute)
+        step = step_timeline(
+            job, asked.session.manager, asked.fields, partition, _plan(strategy, job, recompute)
+        )
     if step is None:
         raise InputError(where, "the strategy does not fit with these plugins; search again")
     told = strategy.get("performance_cost")

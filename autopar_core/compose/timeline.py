@@ -20,10 +20,13 @@ from autopar_core.domain.timeline import (
     index_of,
 )
 from autopar_core.hooks.schedule import OPERATIONS, ScheduleKey, Timeline
+from autopar_core.units import counted
 
 
 # What an operation is called, by its index in OPERATIONS.
 _OF_OPERATION = (kinds.FORWARD, kinds.BACKWARD, kinds.BACKWARD, kinds.WEIGHT)
+# A rank that holds this share of the longest path bounds the step, also where ranks wait for others.
+MOST = 0.5
 _TAIL = {"link": kinds.EXPOSED, "host": kinds.HOST}
 
 
@@ -190,18 +193,27 @@ def bottleneck(
     share = by_rank[worst] / step if step else 0.0
     return Bottleneck(
         rank=worst, share=share, path_seconds=path, rank_seconds=tuple(by_rank),
-        sentence=_sentence(found, key, worst, share, path, step),
+        sentence=_sentence(found, key, worst, share, path, step, _least_wait(found, tails, step)),
     )  # fmt: skip
+
+
+def _least_wait(found: Timeline, tails: Sequence[Sequence[TailPart]], step: float) -> float:
+    """The share of the step in which the busiest rank waits."""
+    busy = np.bincount(found.rank, found.end - found.start, len(tails))
+    busy = busy + np.array([sum(part.seconds for part in parts) for parts in tails])
+    return max(0.0, 1 - float(busy.max()) / step) if step else 0.0
 
 
 def _sentence(
     found: Timeline, key: ScheduleKey, worst: int, share: float, path: dict[str, float],
-    step: float,
+    step: float, waits: float,
 ) -> str:  # fmt: skip
     largest = max((kind for kind in SEGMENT_KINDS if kind not in WAITING), key=lambda k: path[k])
     part = f"{largest} {path[largest] / step:.0%}" if step else largest
     if key.ranks == 1:
         return f"one stage, no bubble; most of the step is {part}"
+    rest = path[kinds.MESSAGE] / step if step else 0.0
+    by_kind = f"by kind most of the path is {part}, messages are {rest:.1%}"
     work = np.bincount(found.rank, found.end - found.start, key.ranks) / key.micro_batches
     others = np.delete(work, worst).mean()
     heavy = work[worst] / others - 1
@@ -209,8 +221,11 @@ def _sentence(
         f"{heavy:.1%} more work per micro-batch than the others"
         if heavy >= 5e-4 else "no more work per micro-batch than the others"
     )  # fmt: skip
-    rest = path[kinds.MESSAGE] / step if step else 0.0
+    holds = f"rank {worst} holds {share:.0%} of the longest path and has {pace}"
+    if key.micro_batches >= key.ranks or share >= MOST:
+        return f"{holds}; {by_kind}"
+    most = f"none holds more than {share:.0%} of the longest path" if heavy < 5e-4 else holds
     return (
-        f"rank {worst} holds {share:.0%} of the longest path and has {pace}; by kind most of the "
-        f"path is {part}, messages are {rest:.1%}"
+        f"filling and draining bound the step: with {counted(key.micro_batches, 'micro-batch')} for "
+        f"{key.ranks} ranks every rank waits for {waits:.0%} of it or more, and {most}; {by_kind}"
     )

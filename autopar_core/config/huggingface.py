@@ -14,6 +14,7 @@ from autopar_core.config.converter import nearest
 from autopar_core.config.huggingface_refused import Place, key_place, refuse
 from autopar_core.domain.findings import Findings
 from autopar_core.errors import InputError
+from autopar_core.units import counted
 
 
 _STANDARD = "standard"
@@ -178,7 +179,8 @@ def card_checks(card: Card) -> None:
     kinds = card.value("layer_types")
     layers = card.whole(card.first(card.kind.keys["num_layers"]))
     if isinstance(kinds, list) and layers is not None and len(kinds) != layers:
-        raise card.wrong("layer_types", f"lists {len(kinds)} layers, but the model has {layers}")
+        listed = counted(len(kinds), "layer")
+        raise card.wrong("layer_types", f"lists {listed}, but the model has {layers}")
 
 
 def _fields(card: Card) -> Iterator[tuple[str, Any, str]]:

@@ -11,6 +11,7 @@ from autopar_core.config.converter import structure
 from autopar_core.domain.space import Plan
 from autopar_core.domain.training import Range
 from autopar_core.errors import InputError
+from autopar_core.units import counted
 
 
 PARTITIONS = ("auto", "even")
@@ -218,7 +219,7 @@ def _layers(value: Any, layers: int, where: str) -> list[Any]:
     if counts.total != layers:
         raise InputError(
             where,
-            f"{counts.values} places {counts.total} layers, but the model has {layers}",
+            f"{counts.values} places {counted(counts.total, 'layer')}, but the model has {layers}",
         )
     return counts.values
 
@@ -229,8 +230,9 @@ def _offset(value: Any, layers: int, where: str) -> list[Any]:
     if _rest(counts, layers):
         raise InputError(
             where,
-            f"{counts.values} sums to {counts.total}; over {counts.entries} stages the offsets of "
-            f"{layers} layers must sum to {layers % counts.entries}",
+            f"{counts.values} sums to {counts.total}; over {counted(counts.entries, 'stage')} "
+            f"the offsets of "
+            f"{counted(layers, 'layer')} must sum to {layers % counts.entries}",
         )
     made = Counts(counts.plus(base), counts.nested)
     return _counts(made.values, where).values

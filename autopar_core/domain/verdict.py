@@ -11,11 +11,14 @@ from attrs import evolve, field, frozen
 
 from autopar_core.domain.arrays import Bools, Ints
 from autopar_core.domain.strategy import StrategyBatch
+from autopar_core.units import counted
 
 
 HARD, HABIT = "hard", "habit"
 NOT_IMPLEMENTED = "NotImplemented"
 OVER_MEMORY = "memory-limit"
+# What a number's format starts with where its noun follows.
+ONE = "1 "
 
 
 @frozen(eq=False, kw_only=True)
@@ -25,7 +28,8 @@ class Broken:
     Attributes:
         code: Stable name of the rule, ``"tp-heads"``.
         rows: (N,) true where the rule is broken.
-        sentence: Template with ``{names}`` from ``numbers`` or from the fields of the row.
+        sentence: Template with ``{names}`` from ``numbers`` or from the fields of the row; with
+            ``{name:1 layer}`` the number has its noun behind it, ``"1 layer"`` or ``"4 layers"``.
         numbers: Values for the template, scalars or (N,) arrays.
         kind: ``hard`` prunes; ``habit`` warns unless the person turned it on.
         source: Where the rule comes from.
@@ -45,14 +49,20 @@ class Broken:
 
     def say_rows(self, batch: StrategyBatch, rows: Ints) -> list[str]:
         """The sentences for some rows; only what the template names is spelled."""
-        names = [part[1] for part in Formatter().parse(self.sentence) if part[1]]
-        columns = [self._spelled(name, batch, rows) for name in names]
+        template, columns = "", []
+        for text, name, spec, conversion in Formatter().parse(self.sentence):
+            template += text.replace("{", "{{").replace("}", "}}")
+            if not name:
+                continue
+            values = self._spelled(name, batch, rows)
+            if spec and spec.startswith(ONE):
+                values = [counted(value, spec.removeprefix(ONE)) for value in values]
+                spec = ""
+            template += "{" + (f"!{conversion}" if conversion else "") + f":{spec}" + "}"
+            columns.append(values)
         if not columns:
-            return [self.sentence.format()] * len(rows)
-        return [
-            self.sentence.format(**dict(zip(names, values, strict=True)))
-            for values in zip(*columns, strict=True)
-        ]
+            return [template.format()] * len(rows)
+        return [template.format(*values) for values in zip(*columns, strict=True)]
 
     def _spelled(self, name: str, batch: StrategyBatch, rows: Ints) -> list[Any]:
         if name in self.numbers:

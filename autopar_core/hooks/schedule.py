@@ -42,6 +42,11 @@ class ScheduleKey:
         return self.ranks * self.chunks
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Of layers that are listed for these stages: ``[stage]``, ``[chunk][stage]`` with chunks."""
+        return (self.ranks,) if self.chunks == 1 else (self.chunks, self.ranks)
+
+    @property
     def last(self) -> int:
         """The virtual stage that holds the end of the model; the first one is always 0."""
         # An even number of mirrored chunks ends where the first one starts, on rank 0.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from attrs import frozen
 
@@ -39,9 +41,13 @@ class Space:
     possible: bool
 
 
-def space(composer: Composer, key: ScheduleKey, layers: int, plan: Plan) -> Space:
-    """Partitions that a plan leaves open."""
+def space(
+    composer: Composer, key: ScheduleKey, layers: int, plan: Plan, recompute: Plan | None = None
+) -> Space:
+    """Partitions that a plan leaves open, with the layers that a recompute plan names."""
     box = limits(composer, key, layers, plan)
+    if recompute is not None and recompute.kind == "given":
+        box = Box(np.maximum(box.low, named_layers(recompute, key)), box.high)
     listed = composer.listed(key, layers)
     if key.stages == 1 or plan.kind != "auto":
         fixed = _fixed(composer, key, layers, plan)
@@ -73,6 +79,21 @@ def limits(composer: Composer, key: ScheduleKey, layers: int, plan: Plan) -> Box
     return Box(low, high)
 
 
+def named_layers(recompute: Plan, key: ScheduleKey) -> Ints:
+    """(S,) layers of each stage that a given recompute names; 0 where it is for other stages."""
+    named = np.zeros(key.stages, np.int64)
+    for counts in (recompute.given or {}).values():
+        if not fits_stages(counts, key):
+            return np.zeros(key.stages, np.int64)
+        named += np.asarray(counts, dtype=np.int64).reshape(-1)
+    return named
+
+
+def fits_stages(counts: Any, key: ScheduleKey) -> bool:
+    """Whether given layers are for these stages: a number of each, or one number for all."""
+    return np.shape(counts) in ((), (1,), key.shape)
+
+
 def windows(box: Box, layers: int, stages: int, difference: int | None) -> tuple[Box, ...]:
     """The box, or the parts of it in which no two stages differ by more than so many layers.
 
@@ -98,7 +119,6 @@ def _fixed(composer: Composer, key: ScheduleKey, layers: int, plan: Plan) -> Int
     if plan.kind != "given":
         return composer.even(key, layers)
     given = np.asarray(plan.given, dtype=np.int64)
-    shape = (key.stages,) if key.chunks == 1 else (key.chunks, key.ranks)
-    if given.shape not in (shape, (key.stages,)) or int(given.sum()) != layers:
+    if given.shape != key.shape or int(given.sum()) != layers:
         return None
     return given.reshape(-1)

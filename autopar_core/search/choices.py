@@ -18,6 +18,7 @@ from autopar_core.domain.arrays import Bools, Floats, Ints
 from autopar_core.domain.space import Plan
 from autopar_core.domain.terms import MODES
 from autopar_core.hooks.schedule import ScheduleKey
+from autopar_core.search.boxes import fits_stages
 from autopar_core.search.clock import on_ranks, stage_seconds
 from autopar_core.search.mixes import Care, cheapest
 from autopar_core.search.problem import Problem, Solution
@@ -173,10 +174,10 @@ def choices(problem: Problem, plan: Plan, most: int) -> list[Choice]:
 def _given(modes: Mapping[str, Any], key: ScheduleKey) -> Given | None:
     counts = []
     for mode in ("selective", "full"):
-        wanted = np.asarray(modes.get(mode, 0), dtype=np.int64).reshape(-1)
-        if wanted.size not in (1, key.stages):
+        wanted = modes.get(mode, 0)
+        if not fits_stages(wanted, key):
             return None
-        counts.append(wanted)
+        counts.append(np.asarray(wanted, dtype=np.int64).reshape(-1))
     return Given(counts[0], counts[1])
 
 

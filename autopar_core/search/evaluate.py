@@ -33,6 +33,7 @@ from autopar_core.search.problem import Problem, Solution
 from autopar_core.search.solve import solve
 from autopar_core.search.survey import survey
 from autopar_core.search.terms import Objection, Terms, collect
+from autopar_core.search.unsuited import objections as unsuited
 from autopar_core.units import GIB
 
 
@@ -43,7 +44,6 @@ CELLS = 2**17
 LEAST_ROWS = 256
 # Parts per process: some take longer than others.
 SHARES = 4
-NO_PARTITION = "partition-shape"
 
 
 @define(eq=False)
@@ -177,7 +177,7 @@ class Estimator:
                         found = solve(problem, *pair, thorough=effort is Effort.CELLS)
                     else:
                         found = survey(problem, *pair)
-                    self._record_memory(problem, found, rows, result, pair[0])
+                    self._record_memory(problem, found, rows, result, pair)
                     exact = effort is not Effort.BOUND
                     self._record_time(problem, found, rows, result, exact, keys, index)
 
@@ -213,8 +213,9 @@ class Estimator:
         result.seconds[rows[~solution.possible]] = np.nan
 
     def _record_memory(
-        self, problem: Problem, solution: Solution, rows: Ints, result: Estimates, partition: Plan
-    ) -> None:
+        self, problem: Problem, solution: Solution, rows: Ints, result: Estimates,
+        plans: tuple[Plan, Plan],
+    ) -> None:  # fmt: skip
         worst = solution.peaks.argmax(axis=1)
         allocated = solution.peaks.max(axis=1)
         ok = solution.possible
@@ -227,18 +228,9 @@ class Estimator:
         result.reserved[done] = (held + problem.memory.reserve)[ok].astype(np.int64)
         if ok.all():
             return
-        key = problem.situation.key
         result.possible[rows[~ok]] = False
-        sentence = (
-            f"the partition or recompute asked for ({partition.text}) does not fit "
-            f"{problem.layers} layers on {key.ranks} x {key.chunks} stages"
-        )
-        if self.contexts.composer.rule and key.stages > 1:
-            sentence += f"; {self.contexts.job.framework.name} {self.contexts.composer.rule}"
-        everyone = np.zeros(len(result.memory), bool)
-        everyone[rows[~ok]] = True
-        objection = Objection(NO_PARTITION, self.contexts.composer.owner, everyone, sentence)
-        result.objections.append((rows[~ok], objection))
+        for mine, objection in unsuited(problem, solution, plans, self.contexts):
+            result.objections.append((rows[mine], objection))
 
 
 def evaluate(

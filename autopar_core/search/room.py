@@ -28,7 +28,8 @@ Peaks = Callable[[Problem, Ints], Floats]
 
 def widest(problem: Problem, box: Box, plan: Plan, start: Ints) -> tuple[Ints, Ints]:
     """((R,) rows that some partition of the box may fit, (R, ranks) most layers of each rank)."""
-    rows, caps = [], []
+    # none where the plan has no way of recompute for these stages
+    rows, caps = [np.zeros(0, np.int64)], [np.zeros((0, problem.key.ranks), np.int64)]
     waiting = np.arange(len(problem))
     for peaks in _leanest_peaks(problem, plan):
         part = problem.take(waiting)

@@ -119,7 +119,7 @@ def _devices(rows: StrategyBatch, contexts: Contexts) -> Broken:
     return Broken(
         code="devices",
         rows=world != devices,
-        sentence="the degrees multiply to {world}, not to {devices} devices",
+        sentence="the degrees multiply to {world}, not to {devices:1 device}",
         numbers={"world": world, "devices": devices},
         source="every framework: the product of degrees is the world size",
     )
@@ -136,7 +136,7 @@ def _batch(rows: StrategyBatch, contexts: Contexts) -> list[Broken]:
         Broken(
             code="batch",
             rows=~whole,
-            sentence="global batch {batch} is not divisible by {replicas} replicas x "
+            sentence="global batch {batch} is not divisible by {replicas:1 replica} x "
             "micro_batch_size {micro_batch_size}",
             numbers={"batch": batch, "replicas": replicas},
             source="Megatron-LM num_microbatches_calculator",
@@ -147,8 +147,8 @@ def _batch(rows: StrategyBatch, contexts: Contexts) -> list[Broken]:
             Broken(
                 code="batch-product",
                 rows=whole & (share * rows["micro_batch_num"] != batch),
-                sentence="{replicas} replicas x micro_batch_size {micro_batch_size} x "
-                "{micro_batch_num} micro-batches are not the global batch {batch}",
+                sentence="global batch {batch} is not {replicas:1 replica} x micro_batch_size "
+                "{micro_batch_size} x {micro_batch_num:1 micro-batch}",
                 numbers={"batch": batch, "replicas": replicas},
                 source="Megatron-LM num_microbatches_calculator",
             )

@@ -39,6 +39,7 @@ from autopar_core.search.picked import (
     rank_key,
 )
 from autopar_core.search.rules import broken_rules
+from autopar_core.units import counted
 
 
 Progress = Callable[[int, int], None]
@@ -304,9 +305,10 @@ def _log(generation: Generation, found: _Found, exact: _Exact, job: Job) -> tupl
     cuts = generation.cuts
     estimated = int(found.estimates.possible.sum())
     lines = [
-        f"space: {generation.space_size} candidates",
-        f"cut before any estimate: {cuts.stands_for} candidates in {len(cuts)} branches",
-        f"generated: {len(found.batch)} rows, estimated: {estimated}",
+        f"space: {counted(generation.space_size, 'candidate')}",
+        f"cut before any estimate: {counted(cuts.stands_for, 'candidate')} in "
+        f"{counted(len(cuts), 'branch')}",
+        f"generated: {counted(len(found.batch), 'row')}, estimated: {estimated}",
         f"feasible: {int(found.verdicts.feasible.sum())}",
         f"exact step times: {int(exact.exact.sum())}, Pareto front: {len(exact.pareto)}",
         "no other row can enter the top-k, the front or the best of a degree"

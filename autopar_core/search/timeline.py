@@ -22,7 +22,7 @@ from autopar_core.search.run import estimate
 
 
 def step_timeline(
-    job: Job, manager: PluginManager, fields: Mapping[str, Value], partition: Any, recompute: Any
+    job: Job, manager: PluginManager, fields: Mapping[str, Value], partition: Any, recompute: Plan
 ) -> StepTimeline | None:
     """The step of a strategy over time, None when it does not fit.
 
@@ -30,8 +30,8 @@ def step_timeline(
         job: The checked input.
         manager: Active plugins.
         fields: Its scalar fields.
-        partition, recompute: Its layers of each stage, and in which modes they recompute, as a
-            result spells them.
+        partition: Its layers of each stage, as a result spells them.
+        recompute: Which of them recompute in which mode.
 
     Raises:
         InputError: As an estimate.
@@ -40,7 +40,7 @@ def step_timeline(
     space = evolve(
         job.space,
         partitions=(Plan(kind="given", given=partition),),
-        recomputes=(Plan(kind="given", given=recompute),),
+        recomputes=(recompute,),
     )
     result = estimate(evolve(job, space=space), manager, fields)
     if not result.top:

@@ -13,6 +13,7 @@ from autopar_core.domain.result import Change, Comparison, Detail, SearchResult
 from autopar_core.errors import InputError
 from autopar_core.plugins import PluginManager
 from autopar_core.search import run
+from autopar_core.units import counted
 
 
 _PLANS = ("stage_partition", "layer_recompute")
@@ -40,7 +41,7 @@ def with_today(result: SearchResult, job: Job, manager: PluginManager) -> Search
         else:
             sentences = [said for cut in priced.cuts for _, _, said in cut.reasons]
             reason = "; ".join(dict.fromkeys(sentences)) or (
-                f"no product of its degrees gives {job.cluster.devices} devices"
+                f"no product of its degrees gives {counted(job.cluster.devices, 'device')}"
             )
     return evolve(result, today=_compared(job.today.label, result, detail, reason))
 

@@ -15,6 +15,7 @@ from autopar_core.domain.framework import FrameworkProfile
 from autopar_core.domain.system import SystemProfile
 from autopar_core.domain.terms import MODES
 from autopar_core.errors import InputError
+from autopar_core.units import counted
 from autopar_core.validate.constants import (
     Constant,
     change,
@@ -186,7 +187,8 @@ def _reserved(
         ratios = np.log(found[mode])
         constant = reserved_of(mode, machine, profile)
         if len(ratios) < least:
-            refused[constant.name] = f"{len(ratios)} runs with reserved memory; {least} are needed"
+            some = counted(len(ratios), "run")
+            refused[constant.name] = f"{some} with reserved memory; {least} are needed"
             continue
         middle = float(np.median(ratios))
         # asymptotic standard error of a median: 1.253 sigma / sqrt(n), sigma from the median deviation

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from autopar_core.config.catalogue import Profiles
 from autopar_core.config.tables import deep_merge
+from autopar_core.units import counted
 from autopar_core.validate.rows import Run, dictionary
 
 
@@ -89,7 +90,7 @@ def map_run(run: Run, systems: Profiles) -> Mapped:
     fields = {words["degrees"][column]: value for column, value in degrees.items()}
     fields |= _fields(run, entry, degrees, chunks)
     return Mapped(
-        tables=_tables(run, systems, entry["name"], split), fields=fields, stage=stage,
+        tables=_tables(run, systems, entry["name"], split, chunks), fields=fields, stage=stage,
         alone=run.text("collectives").lower() == "none", no_memory=_no_memory(run),
     )  # fmt: skip
 
@@ -116,7 +117,7 @@ def _stage(run: Run, ranks: int) -> int | None:
     if run.text("measured_stage"):
         stage = run.whole("measured_stage")
         if stage >= ranks:
-            raise MissingFactError(f"a measured_stage below {ranks} stages")
+            raise MissingFactError(f"a measured_stage below {counted(ranks, 'stage')}")
         return stage
     # a table of the first rank's memory says so in words
     return 0 if re.search(r"\brank 0\b", run.text("mem_kind")) else None
@@ -257,7 +258,9 @@ def recompute_plan(run: Run, split: Sequence[int]) -> Any:
     return found["mode"]
 
 
-def _tables(run: Run, systems: Profiles, framework: str, split: list[int]) -> dict[str, Any]:
+def _tables(
+    run: Run, systems: Profiles, framework: str, split: list[int], chunks: int
+) -> dict[str, Any]:
     model: dict[str, Any] = {name: run.whole(name) for name in _MODEL}
     model["kv_heads"] = run.whole("kv_heads") or model["heads"]
     model["gated_mlp"] = run.flag("gated_mlp")
@@ -270,6 +273,7 @@ def _tables(run: Run, systems: Profiles, framework: str, split: list[int]) -> di
     change = deep_merge(_changes(run, "override"), _offload(run))
     plan = recompute_plan(run, split)
     if isinstance(plan, dict) and "every" not in plan:
+        plan = {mode: _rows(counts, chunks) for mode, counts in plan.items()}
         # no setting of the framework says so; the run states it layer by layer
         change = deep_merge(change, {"core": {"recompute_granularity": "stage"}})
     change = deep_merge(change, dictionary()["stated_split"].get(framework, {}))
@@ -286,8 +290,16 @@ def _tables(run: Run, systems: Profiles, framework: str, split: list[int]) -> di
         },
         "cluster": _cluster(run, systems),
         "framework": profile,
-        "search": {"stage_partition": split, "layer_recompute": plan},
+        "search": {"stage_partition": _rows(split, chunks), "layer_recompute": plan},
     }  # fmt: skip
+
+
+def _rows(counts: Sequence[int], chunks: int) -> list[Any]:
+    """Layers of virtual stages as an input lists them: ``[stage]``, or ``[chunk][stage]``."""
+    if chunks == 1:
+        return list(counts)
+    ranks = len(counts) // chunks
+    return [list(counts[start : start + ranks]) for start in range(0, len(counts), ranks)]
 
 
 def _offload(run: Run) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autopar_core.builtin import chart_style as look
+from autopar_core.units import counted
 from autopar_core.validate.predict import Row
 from autopar_core.validate.statistics import Pairs
 from autopar_core.validate.summary import TITLES, by_source
@@ -33,7 +34,7 @@ def pictures(rows: Sequence[Row]) -> dict[str, bytes]:
 
 def _picture(quantity: str, groups: dict[str, Pairs]) -> tuple[str, float, Any]:
     count = sum(map(len, groups.values()))
-    title = f"{TITLES[quantity]}: predicted against measured, {count} runs"
+    title = f"{TITLES[quantity]}: predicted against measured, {counted(count, 'run')}"
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()

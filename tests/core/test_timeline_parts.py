@@ -7,7 +7,7 @@ import pytest
 from attrs import evolve
 
 import autopar_core.builtin as builtin
-from autopar_core.builtin.timeline_chart import _legends, draw, windows
+from autopar_core.builtin.timeline_chart import _legends, _memory, draw, windows
 from autopar_core.compose.timeline import TailPart, bottleneck, rank_times, segments
 from autopar_core.config.load import load_job
 from autopar_core.config.overrides import Overrides
@@ -88,6 +88,42 @@ def test_the_longest_path_of_two_ranks() -> None:
     kinds = {kind: seconds for kind, seconds in path.path_seconds.items() if seconds}
     assert kinds == {"forward": 3.0, "backward": 6.0, "recompute": 1.0, "p2p": 1.0,
                      "exposed communication": 1.0, "optimizer": 0.5}  # fmt: skip
+
+
+def test_a_pipeline_that_never_fills_is_bound_by_its_ends() -> None:
+    # Two micro-batches on four even ranks of F = 1, B = 2: (2 + 3) x 3 = 15 in all, 6 of work on each
+    # rank, so each waits for 9 / 15 = 60 %.
+    key = ScheduleKey("1f1b", 4, 1, 2)
+    found = laid_out(key, [1.0] * 4, [2.0] * 4, 0.0)
+    path = bottleneck(found, np.zeros(4), np.array([15.0, 13.0, 11.0, 9.0]), [[]] * 4, key)
+    assert sum(path.rank_seconds) == 15.0
+    assert path.sentence.startswith(
+        "filling and draining bound the step: with 2 micro-batches for 4 ranks every rank waits for "
+        f"60% of it or more, and none holds more than {path.share:.0%} of the longest path"
+    )
+    # A rank with most of the layers is named all the same, and so is one of a pipeline that fills.
+    found = laid_out(key, [1.0, 1.0, 9.0, 1.0], [2.0, 2.0, 18.0, 2.0], 0.0)
+    ends = np.array([found.released[found.rank == rank].max() for rank in range(4)])
+    path = bottleneck(found, np.zeros(4), ends, [[]] * 4, key)
+    assert path.sentence.startswith("rank 2 holds")
+    assert "rank" in step(4, 8).bottleneck.sentence.split()[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "top"), [(7, 7.84), (6, 6.72), (8, 8.96), (9, 4.48), (192, 4.48)]
+)
+def test_memory_is_readable_under_a_limit_far_above(limit: int, top: float) -> None:
+    # The largest is 4 GiB: an axis up to 1.12 x the limit where 4 is half of it or more, else 1.12 x 4.
+    from matplotlib.figure import Figure
+
+    made = evolve(step(4, 8), limit_bytes=limit << 30)
+    axes = Figure().subplots()
+    _memory(axes, made, (0.0, made.seconds), 1.0)
+    assert axes.get_ylim() == pytest.approx((0.0, top))
+    figure = Figure()
+    _legends(figure, grid := figure.subplots(2, 1, squeeze=False), made)
+    said = grid[1][-1].get_legend().get_texts()[-1].get_text()
+    assert said == f"limit {limit}.00 GiB" + (",\nfar above" if top < limit else "")
 
 
 def test_two_ranks_that_exchange() -> None:

@@ -89,6 +89,60 @@ def test_a_plan_that_the_framework_cannot_run_is_refused(
     assert answer.code == 2 or feasible(answer) == []
 
 
+@pytest.mark.parametrize(
+    ("framework", "plan", "code", "sentence"),
+    [
+        ("megatron", "layer_recompute={full=[1,2]}", "recompute-shape",
+         "megatron has one number of fully recomputed layers for every stage, and selective recompute "
+         "in all layers or none, not full [1, 2]"),
+        ("torchtitan", "layer_recompute={full=[1,2]}", "recompute-shape",
+         "torchtitan recomputes all layers in one mode or none, not full [1, 2]"),
+        ("mindformers", "layer_recompute={full=[1,2,3]}", "recompute-shape",
+         "layer_recompute lists 3 stages, and here are 2 stages"),
+        ("mindformers", "layer_recompute={full=[[1,2],[3,1]]}", "recompute-shape",
+         "layer_recompute lists 2 chunks of 2 stages, and here are 2 stages"),
+        ("mindformers", "layer_recompute={full=[5,4]}", "recompute-shape",
+         "layer_recompute recomputes 9 layers, and the model has 8"),
+        ("megatron", "layer_recompute={every=2}", "recompute-shape",
+         "megatron cannot recompute one layer in 2 and keep the others"),
+        ("megatron", "layer_recompute={min=5}", "recompute-shape",
+         "layer_recompute wants at least 5 recomputed layers on every rank, and no recompute that "
+         "megatron has gives that on ranks of "),
+        ("megatron", "stage_partition=[2,2,2,2]", "pp-partition",
+         "the partition lists 4 stages, and here are 2 stages"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_does_not_suit_is_refused_with_its_cause(
+    place: Path, search: Any, framework: str, plan: str, code: str, sentence: str
+) -> None:
+    zero = {"torchtitan": "3"}.get(framework, "1")
+    answer = search(place, "--fix", "cp=1", "--fix", "tp=1", "--fix", "pp=2", "--fix",
+                    "schedule=1f1b", "--fix", f"zero={zero}", "--set",
+                    f"framework.name={framework}", "--fix", plan)  # fmt: skip
+    assert answer.code == 1
+    said = {row["sentence"] for row in answer.table("rejected.csv") if row["code"] == code}
+    assert said
+    assert all(each.startswith(sentence) for each in said), said
+
+
+def test_more_recompute_than_a_given_stage_has_is_refused(place: Path, search: Any) -> None:
+    answer = search(place, "--fix", "cp=1", "--fix", "tp=1", "--fix", "pp=2", "--fix",
+                    "schedule=1f1b", "--fix", "stage_partition=[5,3]", "--fix",
+                    "layer_recompute={full=[1,4]}")  # fmt: skip
+    said = {row["sentence"] for row in answer.table("rejected.csv")}
+    assert "layer_recompute recomputes 4 layers of stage 1, which has 3 layers" in said
+
+
+def test_a_flat_list_of_layers_is_for_one_chunk(place: Path, search: Any) -> None:
+    flat = search(place, "--fix", "cp=1", "--fix", "tp=1", "--fix", "stage_partition=[2,2,2,2]")
+    assert {(row["pp_degree"], row["vpp_degree"]) for row in feasible(flat)} == {("4", "1")}
+    nested = search(place, "--fix", "cp=1", "--fix", "tp=1", "--fix",
+                    "stage_partition=[[2,2],[2,2]]")  # fmt: skip
+    held = {(row["pp_degree"], row["vpp_degree"], row["schedule"]) for row in feasible(nested)}
+    assert ("2", "2", "interleaved") in held
+    assert {pp for pp, _, _ in held} == {"2"}
+
+
 PLUGIN = """
 import numpy as np
 from autopar_core.api import Generator, PluginInfo, Ranker, TimeTerm, hookimpl

@@ -33,6 +33,18 @@ STRATEGIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("pp=4", "schedule=1f1b"),
     ),
     "long": ({"training": {"global_batch_size": 480}}, ("pp=4", "dp=2", "schedule=1f1b")),
+    "every second layer": (
+        {"framework": {"name": "torchtitan"}},
+        ("pp=2", "schedule=1f1b", "layer_recompute={every=2}"),
+    ),
+    "every third layer of two chunks": (
+        {"framework": {"name": "torchtitan"}},
+        ("pp=2", "schedule=interleaved", "vpp=2", "layer_recompute={every=3}"),
+    ),
+    "fewer micro-batches than ranks": (
+        {"model": {"vocab": 2048}, "training": {"global_batch_size": 4}},
+        ("pp=8", "dp=1", "schedule=1f1b"),
+    ),
     "range of offsets": ({"search": {"layer_offset": {"min": -1, "max": 1}}}, ("pp=4", "dp=2")),
 }
 
@@ -150,6 +162,38 @@ def test_the_longest_path_is_the_whole_step(shown: Callable[[str], Found]) -> No
         assert found["rank_seconds"][found["rank"]] == max(found["rank_seconds"])
 
 
+def test_filling_and_draining_bound_a_step_of_few_micro_batches(
+    shown: Callable[[str], Found],
+) -> None:
+    _, document = shown("fewer micro-batches than ranks")
+    found = document["bottleneck"]
+    waits = min(rank["bubble_share"] for rank in document["by_rank"])
+    assert waits > 0.5
+    assert found["sentence"].startswith(
+        "filling and draining bound the step: with 4 micro-batches for 8 ranks every rank waits for "
+        f"{waits:.0%} of it or more, and rank {found['rank']} holds {found['share']:.0%} of the longest "
+    )
+
+
+def test_commands_read_a_run_that_recomputes_every_second_layer(kit: Kit, tmp_path: Path) -> None:
+    # torchtitan builds models of known shapes alone
+    path = kit.write(tmp_path / "in.toml", model={"source": "llama-3-8b"},
+                     cluster={"devices": 16}, framework={"name": "torchtitan"})  # fmt: skip
+    same = ("dp=8", "pp=2", "tp=1", "cp=1", "mbs=1", "schedule=1f1b", "layer_recompute={every=2}")
+    fixes = [word for field in (*same, "shard=8") for word in ("--fix", field)]
+    run = kit.run("search", path, *fixes, "--top-k", "1", "--no-charts", out=tmp_path / "run")
+    assert run.best[0]["recompute_plan"] == "every 2 layers"
+    folder = run.folder
+    told = kit.run("explain", folder, *same, "shard=8")
+    assert told.out.startswith("it is the winner itself"), told.err
+    assert "1 -> 1" in kit.run("diff", folder, folder).out
+    assert kit.run("report", folder).code == 0
+    written = kit.run("export", folder, "--to", "torchtitan-toml")
+    assert 'selective_ac_option = "2"' in written.out, written.err
+    shown = json.loads(kit.run("timeline", folder, "--json").out)
+    assert shown["step_seconds"] == run.best[0]["performance_cost"]
+
+
 def test_a_bottleneck_is_named(kit: Kit, tmp_path: Path) -> None:
     # 16 layers on four ranks with ten of them on rank 2.
     path = kit.write(tmp_path / "in.toml", model={"num_layers": 16},
@@ -265,7 +309,7 @@ def test_a_run_that_says_something_else_is_refused(kit: Kit, tmp_path: Path) -> 
         ("stage_partition", [1, 2], "stage_partition: [1, 2] places 3 layers, but the model has"),
         ("stage_partition", [1, "y"], "stage_partition: expected"),
         ("layer_recompute", None, "layer_recompute: expected layers by mode"),
-        ("layer_recompute", {"full": "z"}, "layer_recompute.full: expected a list"),
+        ("layer_recompute", {"full": "z"}, "layer_recompute.full: expected the layers of each"),
         ("performance_cost", None, "and the run says None s"),
     ],
 )
@@ -280,6 +324,55 @@ def test_a_run_that_was_edited_is_refused_in_one_sentence(
     answer = kit.run("timeline", tmp_path)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert sentence in answer.err
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "sentence"),
+    [
+        (("plugins", 0), 5, "plugins[0]: expected a table, got 5"),
+        (("plugins", 0, "status"), None, "plugins[0].status: expected a text, got null"),
+        (("top_k_strategies",), "x", "top_k_strategies: expected a list, got 'x'"),
+        (("top_k_strategies", 0), [], "top_k_strategies[0]: expected a strategy, got []"),
+        (
+            ("top_k_strategies", 0, "dp_degree"),
+            [1],
+            "top_k_strategies[0].dp_degree: expected a num",
+        ),
+        (("top_k_strategies", 0, "mfu"), 10**400, "got a number far too large"),
+        (
+            ("memory_breakdown", 0, "stages", 0, "parts", 0, "bytes"),
+            None,
+            "bytes: expected a number",
+        ),
+        (("performance_breakdown", 0, "parts", 0, "owner"), 7, "owner: expected a text, got 7"),
+        (("all_candidate_summary", "feasible"), "all", "expected a whole number, got 'all'"),
+        (("inputs", "framework", "title"), 5, "inputs.framework.title: expected a text, got 5"),
+    ],
+)
+@pytest.mark.parametrize("command", ["timeline", "report", "diff", "explain", "export"])
+def test_no_command_reads_a_run_with_a_wrong_entry(
+    kit: Kit, shown: Callable[[str], Found], tmp_path: Path, command: str,
+    place: tuple[str | int, ...], value: Any, sentence: str,
+) -> None:  # fmt: skip
+    run, _ = shown("1f1b")
+    assert run.folder is not None
+    changed = json.loads((run.folder / "result.json").read_text())
+    entry = changed
+    for key in place[:-1]:
+        entry = entry[key]
+    entry[place[-1]] = value
+    (tmp_path / "result.json").write_text(json.dumps(changed))
+    more = {"diff": [run.folder], "explain": ["pp=4"], "export": ["--to", "megatron"]}
+    answer = kit.run(command, tmp_path, *more.get(command, []))
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert sentence in answer.err
+
+
+def test_a_result_that_is_no_sensible_json_is_refused(kit: Kit, tmp_path: Path) -> None:
+    for text in ("[" * 100_000, "1" * 10_000, "{"):
+        (tmp_path / "result.json").write_text(text)
+        answer = kit.run("report", tmp_path)
+        assert (answer.code, answer.err.count("\n")) == (2, 1)
 
 
 def test_the_picture_says_whose_step_it_is(

@@ -93,7 +93,7 @@ def test_head_width_is_read_and_never_computed_where_it_is_stated() -> None:
         ({"tie_word_embeddings": "yes"}, "key tie_word_embeddings: expected true or false"),
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "they mean the same"),
         ({"torch_dtype": "float32", "dtype": "bfloat16"}, "they mean the same"),
-        ({"layer_types": ["full_attention"]}, "key layer_types: lists 1 layers"),
+        ({"layer_types": ["full_attention"]}, "key layer_types: lists 1 layer,"),
         ({"num_experts": 4}, "key num_experts: 4 experts: a mixture-of-experts model"),
         ({"moe_intermediate_size": 8}, "key moe_intermediate_size: a mixture-of-experts"),
         ({"model_type": "qwen9_moe"}, "key model_type: 'qwen9_moe' is a mixture-of-experts"),

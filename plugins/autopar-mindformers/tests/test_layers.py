@@ -37,7 +37,7 @@ def test_offsets_by_hand() -> None:
         ([1, 1, 0, 0], 18, 4, 2, "one dimension"),
         ([1, -1, 0, 0], 16, 4, 2, "write 2 rows of 4"),
         ([1, 1], 18, 4, 1, "has 2 stages, but the pipeline has 4"),
-        ([[1, 1, 0, 0]], 18, 4, 2, "has 1 rows, but a rank has 2 virtual stages"),
+        ([[1, 1, 0, 0]], 18, 4, 2, "has 1 row, but a rank has 2 virtual stages"),
         ([[1, 1], [0]], 18, 2, 2, "equally long"),
         ("1", 18, 2, 1, "must be a number"),
         ([4, -4, 0, 0], 16, 4, 1, "may have none"),

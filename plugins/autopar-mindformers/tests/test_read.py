@@ -246,7 +246,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     ("pynative", {"parallelism.pipeline_parallel_layers_per_stage": None},
      ("auto deals 9 layers", "uneven")),
     ("pynative", {"parallelism.pipeline_parallel_interleave_num": 2},
-     ("has 1 ranges, but a rank has 2 virtual stages",)),
+     ("has 1 range, but a rank has 2 virtual stages",)),
     ("pynative", {"parallelism.pipeline_parallel_schedule": "interleaved_1f1b"},
      ("is interleaved_1f1b, but the virtual stages of a rank are 1",)),
     ("pynative", {"training.global_batch_size": 30}, ("no multiple of local_batch_size 2",)),

@@ -64,7 +64,9 @@ def test_the_limit_that_is_in_the_way_is_named() -> None:
 
 def test_a_given_partition_has_the_stages_of_the_row() -> None:
     assert said(plan("given", [4, 4]), 2) == ""
-    assert said(plan("given", [2, 2, 2, 2]), 2, 2) == ""
+    assert said(plan("given", [2, 2, 2, 2]), 2, 2) == (
+        "the partition lists 4 stages, and here are 2 chunks of 2 stages"
+    )
     assert said(plan("given", [[2, 2], [2, 2]]), 2, 2) == ""
     assert said(plan("given", [3, 3, 2]), 2) == (
         "the partition lists 3 stages, and here are 2 stages"
@@ -87,4 +89,10 @@ def test_empty_stages_are_the_framework_s_to_allow() -> None:
     # The model of a V-shaped placement ends on rank 0.
     assert said(plan("given", [[4, 4], [0, 0]]), 2, 2, empty="ends", mirrored=True).endswith(
         "stage 1 of chunk 1 of the partition has none"
+    )
+
+
+def test_one_layer_is_said_as_one() -> None:
+    assert said(plan(most=-1), 3, layers=7) == (
+        "no partition of 7 layers on 3 stages gives every stage at most 1 layer, as layer_offset wants"
     )

@@ -72,7 +72,7 @@ def autopar_filter(
             code="example-thin",
             rows=share < ctx.config.min_tokens,
             # names in braces are keys of ``numbers`` or fields of the row
-            sentence="micro_batch_size {micro_batch_size} on {devices} devices is {share} tokens "
+            sentence="micro_batch_size {micro_batch_size} on {devices:1 device} is {share:1 token} "
             "of work for each, fewer than {least}",
             numbers={"devices": devices, "share": share, "least": ctx.config.min_tokens},
             kind=HABIT,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autopar_core.api import FORMAT_DEFAULT, Document, Findings, Reader, read_yaml
+from autopar_core.api import FORMAT_DEFAULT, Document, Findings, Reader, counted, read_yaml
 
 
 _SIGN = re.compile(r"^(?:distributed_type|compute_environment)\s*:", re.MULTILINE)
@@ -148,7 +148,7 @@ def _megatron(document: Document, found: Findings) -> None:
     key = f"{before}decoder_last_pipeline_num_layers"
     if stages > 1 and document.get(key) is not None:
         found.note(
-            f"{document.place(key)}: {document.whole(key)} layers on the last stage; give "
+            f"{document.place(key)}: {counted(document.whole(key), 'layer')} on the last stage; give "
             "stage_partition, as this file does not say how many layers there are"
         )
     if found.get("strategy.cp_degree") > 1:

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autopar_core.api import FORMAT_DEFAULT, Document, Findings, InputError, Reader, read_json
+from autopar_core.api import (
+    FORMAT_DEFAULT,
+    Document,
+    Findings,
+    InputError,
+    Reader,
+    counted,
+    read_json,
+)
 
 
 _SCHEDULES = {"gpipe": "gpipe", "pipedream_flush": "1f1b"}
@@ -74,7 +82,9 @@ def _same(document: Document, key: str, layers: int, default: int) -> int:
         return default
     row = _row(document, key)
     if len(row) != layers:
-        raise document.wrong(key, f"has {len(row)} entries, but tp_sizes_enc has {layers}")
+        raise document.wrong(
+            key, f"has {counted(len(row), 'entry')}, but tp_sizes_enc has {layers}"
+        )
     if len(set(row)) > 1:
         raise document.wrong(key, "differs between layers; autopar plans one value for all layers")
     return row[0]
@@ -117,9 +127,11 @@ def _division(document: Document, found: Findings, stages: int, layers: int) -> 
         division[-1] += layers % stages
         place = f"{FORMAT_DEFAULT}: the last stage takes the rest"
     if len(division) != stages:
-        raise document.wrong(key, f"has {len(division)} stages, but pp_deg is {stages}")
+        raise document.wrong(key, f"has {counted(len(division), 'stage')}, but pp_deg is {stages}")
     if sum(division) != layers:
-        raise document.wrong(key, f"places {sum(division)} layers, but there are {layers}")
+        raise document.wrong(
+            key, f"places {counted(sum(division), 'layer')}, but there are {layers}"
+        )
     if stages > 1:
         found.put("strategy.stage_partition", division, place)
     return division
@@ -147,7 +159,7 @@ def _recompute(document: Document, found: Findings, division: list[int], layers:
         return
     flags = _row(document, key)
     if len(flags) != layers or not set(flags) <= {0, 1}:
-        raise document.wrong(key, f"expected {layers} entries, each 0 or 1")
+        raise document.wrong(key, f"expected {counted(layers, 'entry')}, each 0 or 1")
     counts, start = [], 0
     for size in division:
         counts.append(sum(flags[start : start + size]))
@@ -169,12 +181,13 @@ def _batch(document: Document, found: Findings, path: Path, stages: int) -> None
     if devices % share:
         raise InputError(
             path.name,
-            f"names {devices} devices, which are no multiple of the {share} of one replica",
+            f"names {counted(devices, 'device')}, no multiple of the {share} of one replica",
         )
     replicas = devices // share
     if batch % (replicas * number):
         raise document.wrong(
-            "global_bsz", f"{batch} is no multiple of {replicas} replicas x {number} chunks"
+            "global_bsz",
+            f"{batch} is no multiple of {counted(replicas, 'replica')} x {counted(number, 'chunk')}",
         )
     found.put("strategy.dp_degree", replicas, "inferred: devices over the other degrees")
     size = batch // (replicas * number)

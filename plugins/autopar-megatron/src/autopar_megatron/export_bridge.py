@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autopar_core.api import CannotExpress, ExportRequest
+from autopar_core.api import CannotExpress, ExportRequest, counted
 from autopar_megatron.model_words import Words, words_of
 from autopar_megatron.partition import layout_text
 from autopar_megatron.plan import CURRENT, DELAYED, SELECTIVE_MODULES, Plan, plan_of
@@ -139,7 +139,7 @@ def _recipe(request: ExportRequest, plan: Plan, words: Words) -> str:
     )
     return (
         f"{request.comment()}#\n"
-        f"# For Megatron-Bridge: torchrun on {plan.devices} devices, for instance\n"
+        f"# For Megatron-Bridge: torchrun on {counted(plan.devices, 'device')}, for instance\n"
         f"#   torchrun --nproc_per_node 8 --nnodes {max(1, plan.devices // 8)} ... autopar_recipe.py\n"
         "# with DATA_PATH, TOKENIZER_MODEL, TRAIN_ITERS and LR in the environment. The strategy does\n"
         "# not depend on the activation function, the rotary base, data and learning rate; check that\n"

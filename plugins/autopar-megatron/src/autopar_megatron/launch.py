@@ -7,7 +7,7 @@ import shlex
 
 from attrs import frozen
 
-from autopar_core.api import InputError
+from autopar_core.api import InputError, counted
 from autopar_megatron.refusals import refuse_other_programs
 from autopar_megatron.settings import Setting, Settings, from_tokens, keep
 from autopar_megatron.shell_run import Ran, Shell
@@ -242,8 +242,11 @@ def _world_size(label: str, ran: Ran, devices: int, nodes: int, place: str) -> l
     if said == devices:
         return []
     if said == nodes:
-        return [f"WORLD_SIZE = {said} means nodes here, not ranks: {devices} devices in all"]
+        return [
+            f"WORLD_SIZE = {said} means nodes here, not ranks: {counted(devices, 'device')} in all"
+        ]
     raise InputError(
-        label, f"WORLD_SIZE is {said} (line {value[0].line}) and the launcher starts {devices} ranks "
+        label, f"WORLD_SIZE is {said} (line {value[0].line}) and the launcher starts "
+        f"{counted(devices, 'rank')} "
         f"({place}); only one of them can hold",
     )  # fmt: skip

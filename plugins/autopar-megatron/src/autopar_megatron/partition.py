@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from autopar_core.api import InputError
+from autopar_core.api import InputError, counted
 from autopar_megatron.settings import Settings
 
 
@@ -160,13 +160,14 @@ def _from_layout(settings: Settings, layers: int, ranks: int) -> tuple[int, ...]
         raise settings.wrong(LAYOUT, f"{text!r:.60} is no layout: {error}") from None
     if len(stages) % ranks:
         raise settings.wrong(
-            LAYOUT, f"has {len(stages)} stages, which is no multiple of pipeline size {ranks}; "
+            LAYOUT, f"has {counted(len(stages), 'stage')}, which is no multiple of pipeline "
+            f"size {ranks}; "
             f"legal is {alternative(layers, ranks)}",
         )  # fmt: skip
     counts = tuple(stage.count("t") for stage in stages)
     if sum(counts) != layers:
         raise settings.wrong(
-            LAYOUT, f"has {sum(counts)} layers of {layers} (--num-layers); "
+            LAYOUT, f"has {counted(sum(counts), 'layer')} of {layers} (--num-layers); "
             f"legal is '{layout_text(spread(layers, len(stages)))}'",
         )  # fmt: skip
     return counts
@@ -231,7 +232,11 @@ def _even(
     if share % chunks:
         near = nearest_divisor(share, chunks)
         unit = "slots" if accounted else "layers"
-        what = f" ({layers} layers, {accounted} for embedding and loss)" if accounted else ""
+        what = (
+            f" ({counted(layers, 'layer')}, {accounted} for embedding and loss)"
+            if accounted
+            else ""
+        )
         raise settings.wrong(
             CHUNKS, f"{share} {unit} of a rank{what} are not divisible into {chunks} virtual stages; "
             f"nearest legal is {near} ({share // near} {unit} each)",
@@ -245,8 +250,8 @@ def _even(
 def _not_divisible(
     settings: Settings, layers: int, ranks: int, accounted: int, chunks: int
 ) -> InputError:
-    what = f"{layers} layers" + (
-        f" and {accounted} slots for embedding and loss" if accounted else ""
+    what = f"{counted(layers, 'layer')}" + (
+        f" and {counted(accounted, 'slot')} for embedding and loss" if accounted else ""
     )
     hint = ""
     for extra, flags in ((1, "one of "), (2, "both of ")):
@@ -271,11 +276,12 @@ def _from_ends(settings: Settings, layers: int, ranks: int) -> tuple[int, ...]:
     name = FIRST if first else LAST
     if middles < 0 or rest < 0 or bool(rest) != bool(middles) or (middles and rest % middles):
         if ranks == 1:
-            legal = f"leave it out: the one stage holds all {layers} layers"
+            legal = f"leave it out: the one stage holds all {counted(layers, 'layer')}"
         else:
             legal = f"legal is {alternative(layers, ranks)}"
         raise settings.wrong(
-            name, f"stage counts must add up to {layers} layers: {rest} remain for {middles} stages "
+            name, f"stage counts must add up to {counted(layers, 'layer')}: {rest} remain for "
+            f"{counted(middles, 'stage')} "
             f"between the given ends; {legal}",
         )  # fmt: skip
     middle = rest // middles if middles else 0
@@ -283,7 +289,7 @@ def _from_ends(settings: Settings, layers: int, ranks: int) -> tuple[int, ...]:
     odd = next((n for n in totals if n % chunks), 0)
     if odd:
         raise settings.wrong(
-            CHUNKS, f"a stage of {odd} layers is not divisible into {chunks} virtual stages; "
+            CHUNKS, f"a stage of {counted(odd, 'layer')} is not divisible into {chunks} virtual stages; "
             f"legal is {alternative(layers, ranks, chunks)} without {CHUNKS.replace('_', '-')}",
         )  # fmt: skip
     return tuple(n // chunks for _ in range(chunks) for n in totals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar_core.api import FORMAT_DEFAULT, Findings, InputError
+from autopar_core.api import FORMAT_DEFAULT, Findings, InputError, counted
 from autopar_megatron.launch import Launch
 from autopar_megatron.plan import CURRENT, DELAYED
 from autopar_megatron.read_model import Shape
@@ -67,8 +67,9 @@ def _degrees(launch: Launch, found: Findings) -> Degrees:
     if launch.devices % product:
         near = max(product, launch.devices // product * product)
         raise InputError(
-            settings.label, f"{launch.devices} devices ({launch.devices_place}) are not divisible by tp "
-            f"{tensor} x pp {pipeline} x cp {context} = {product}; legal is {near} devices",
+            settings.label, f"{counted(launch.devices, 'device')} ({launch.devices_place}) "
+            f"cannot be divided by tp "
+            f"{tensor} x pp {pipeline} x cp {context} = {product}; legal is {counted(near, 'device')}",
         )  # fmt: skip
     data = launch.devices // product
     found.put("strategy.dp_degree", data, "inferred: devices / (tp x pp x cp)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar_core.api import FORMAT_DEFAULT, Findings
+from autopar_core.api import FORMAT_DEFAULT, Findings, counted
 from autopar_megatron.partition import CHUNKS, EMBEDDING, LOSS, slashes, stages_of
 from autopar_megatron.settings import Settings, fp8_recipe
 from autopar_megatron.sizes import Batch, Degrees
@@ -70,7 +70,7 @@ def _interleaved(
         each = batch.micro * degrees.data * ranks
         legal = sorted({max(each, batch.total // each * each), -(-batch.total // each) * each})
         raise settings.wrong(
-            "global_batch_size", f"interleaving runs rounds of {ranks} micro-batches and "
+            "global_batch_size", f"interleaving runs rounds of {counted(ranks, 'micro-batch')} and "
             f"{batch.count} (= {batch.total} / (micro-batch {batch.micro} x dp {degrees.data})) are no "
             f"whole rounds; nearest legal global batch: {' or '.join(map(str, legal))}",
         )  # fmt: skip
@@ -80,7 +80,7 @@ def _groups(settings: Settings, name: str, ranks: int, batch: Batch, found: Find
     """Micro-batches that run on one chunk in a row (megatron/core/pipeline_parallel/schedules.py)."""
     group, count = settings.whole(name), batch.count
     if group < ranks or (count and group > count):
-        most = f" and at most the {count} micro-batches" if count else ""
+        most = f" and at most all {counted(count, 'micro-batch')}" if count else ""
         legal = ranks if group < ranks or not count else count
         raise settings.wrong(
             name, f"{group} must be at least pipeline size {ranks}{most}; nearest legal: {legal}"
@@ -93,7 +93,8 @@ def _groups(settings: Settings, name: str, ranks: int, batch: Batch, found: Find
     if group != ranks:
         found.put("plugins.pp.group_size", group, settings.place(name))
         found.note(
-            f"interleaving runs groups of {group} micro-batches ({settings.place(name)}) in every "
+            f"interleaving runs groups of {counted(group, 'micro-batch')} "
+            f"({settings.place(name)}) in every "
             "strategy beside this one, too; plugins.pp.group_size = 0 takes the default"
         )
 
@@ -153,7 +154,7 @@ def _full(
         raise settings.wrong("recompute_method", f"{method!r:.40} is neither uniform nor block")
     if count > max(stages):
         found.note(
-            f"{settings.place('recompute_num_layers')}: no virtual stage has {count} layers "
+            f"{settings.place('recompute_num_layers')}: no virtual stage has {counted(count, 'layer')} "
             f"({slashes(stages)}); all of them recompute"
         )
     if settings.on("enable_recompute_layers_per_pp_rank") and chunks > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from autopar_core.api import CannotExpress, ExportRequest
+from autopar_core.api import CannotExpress, ExportRequest, counted
 from autopar_mindformers.rules import PRECISIONS
 from autopar_mindformers.shapes import shape_fault
 
@@ -110,7 +110,11 @@ def _pipeline(request: ExportRequest) -> Found:
         if sizes:
             changes = {"micro_batch_size": sizes[0], "micro_batch_num": number * size // sizes[0]}
         found.append(
-            ("micro_batch_num", f"needs {least} micro-batches for {ranks} stages", changes)
+            (
+                "micro_batch_num",
+                f"needs {counted(least, 'micro-batch')} for {counted(ranks, 'stage')}",
+                changes,
+            )
         )
     return found
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from autopar_core.api import counted
+
 
 Rows = list[list[int]]
 # The largest published pipeline has 64 ranks; more virtual stages than this are a slip of a key.
@@ -34,9 +36,9 @@ def offset_fault(offset: Any, layers: int, ranks: int, chunks: int) -> str:
     if shape is None:
         return "must be a number, a list, or a list of equally long lists of whole numbers"
     if shape and shape[-1] != ranks:
-        return f"has {shape[-1]} stages, but the pipeline has {ranks}"
+        return f"has {counted(shape[-1], 'stage')}, but the pipeline has {ranks}"
     if len(shape) == 2 and shape[0] != chunks:
-        return f"has {shape[0]} rows, but a rank has {chunks} virtual stages"
+        return f"has {counted(shape[0], 'row')}, but a rank has {counted(chunks, 'virtual stage')}"
     if len(shape) == 1 and chunks > 1 and any(offset):
         return (
             f"has one dimension and is repeated for each of the {chunks} virtual stages of a rank; "

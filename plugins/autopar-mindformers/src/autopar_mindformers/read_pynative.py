@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-from autopar_core.api import Document, Findings, InputError
+from autopar_core.api import Document, Findings, InputError, counted
 from autopar_mindformers.layers import MOST_STAGES, Rows, shaped
 from autopar_mindformers.read_graph import flag_or, place_or, read_precision, whole_or
 from autopar_mindformers.read_stages import put_recompute
@@ -162,7 +162,7 @@ def _stages(document: Document, found: Findings, ranks: int) -> Rows | None:
             return None
         if layers % (ranks * chunks):
             raise InputError(
-                document.label, f"{place_or(document, STAGES)}: auto deals {layers} layers "
+                document.label, f"{place_or(document, STAGES)}: auto deals {counted(layers, 'layer')} "
                 f"({found.source('model.num_layers')}) to {ranks} x {chunks} stages, which is uneven; "
                 "list the layers of each stage",
             )  # fmt: skip
@@ -203,8 +203,9 @@ def _listed(document: Document, given: Any, ranks: int, chunks: int, layers: int
         parts = str(entry).split(",") if isinstance(entry, str | int) else []
         if len(parts) != chunks:
             raise document.wrong(
-                STAGES, f"entry {rank} ({entry!r:.40}) has {len(parts)} ranges, but a rank has {chunks} "
-                f"virtual stages ({place_or(document, INTERLEAVE)})",
+                STAGES, f"entry {rank} ({entry!r:.40}) has {counted(len(parts), 'range')}, but "
+                f"a rank has "
+                f"{counted(chunks, 'virtual stage')} ({place_or(document, INTERLEAVE)})",
             )  # fmt: skip
         for chunk, part in enumerate(parts):
             spans[chunk * ranks + rank] = span(document, STAGES, part)
@@ -217,7 +218,9 @@ def _listed(document: Document, given: Any, ranks: int, chunks: int, layers: int
             )  # fmt: skip
         at = last + 1
     if layers is not None and at != layers:
-        raise document.wrong(STAGES, f"places {at} of {layers} layers (num_hidden_layers)")
+        raise document.wrong(
+            STAGES, f"places {at} of {counted(layers, 'layer')} (num_hidden_layers)"
+        )
     counts = [last - first + 1 for first, last in spans]
     return [counts[chunk * ranks : (chunk + 1) * ranks] for chunk in range(chunks)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autopar_core.api import FORMAT_DEFAULT, Document, Findings, InputError
+from autopar_core.api import FORMAT_DEFAULT, Document, Findings, InputError, counted
 from autopar_mindformers.layers import (
     MOST_STAGES,
     Rows,
@@ -148,7 +148,8 @@ def _partition(document: Document, found: Findings, ranks: int, chunks: int) -> 
     if ranks * chunks > min(layers, MOST_STAGES):
         stages = f"{document.place('parallel_config.pipeline_stage')} x {chunks} virtual stages"
         raise InputError(
-            document.label, f"{stages} are {ranks * chunks} stages, more than the {layers} layers "
+            document.label, f"{stages} are {ranks * chunks} stages, more than the "
+            f"{counted(layers, 'layer')} "
             f"({found.source('model.num_layers')}) or than {MOST_STAGES:,}; use fewer",
         )  # fmt: skip
     fault = offset_fault(offset, layers, ranks, chunks)

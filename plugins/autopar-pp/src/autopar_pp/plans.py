@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autopar_core.api import Broken, EvalContext, Ints, ScheduleKey, StrategyBatch
+from autopar_core.api import Broken, EvalContext, Ints, ScheduleKey, StrategyBatch, counted
 from autopar_pp.composer import chunks_of
 from autopar_pp.config import PpConfig, PpProfile
 from autopar_pp.partitions import Speller, speller
@@ -83,8 +83,8 @@ def fault(plan: Any, key: ScheduleKey, layers: int, spells: Speller, framework: 
         high = np.minimum(high, base + plan.offset.max)
     if not _places(low, high, layers):
         return (
-            f"no partition of {layers} layers on {key.stages} stages gives every stage "
-            f"{_span(plan.offset.min, plan.offset.max, base)} layers, as layer_offset wants"
+            f"no partition of {counted(layers, 'layer')} on {key.stages} stages gives every stage "
+            f"{_span(plan.offset.min, plan.offset.max, base)}, as layer_offset wants"
         )
     most = plan.difference
     if most is None or any(
@@ -93,15 +93,14 @@ def fault(plan: Any, key: ScheduleKey, layers: int, spells: Speller, framework: 
     ):
         return ""
     return (
-        f"no partition of {layers} layers on {key.stages} stages has stages that differ by at most "
-        f"{most}, as max_layer_diff wants"
+        f"no partition of {counted(layers, 'layer')} on {key.stages} stages has stages that "
+        f"differ by at most {most}, as max_layer_diff wants"
     )
 
 
 def _given(counts: Ints, key: ScheduleKey, low: Ints, spells: Speller, framework: str) -> str:
-    shape = (key.ranks,) if key.chunks == 1 else (key.chunks, key.ranks)
-    if counts.shape not in (shape, (key.stages,)):
-        return f"the partition lists {_sizes(counts.shape)}, and here are {_sizes(shape)}"
+    if counts.shape != key.shape:
+        return f"the partition lists {_sizes(counts.shape)}, and here are {_sizes(key.shape)}"
     short = np.nonzero(counts.reshape(-1) < low)[0]
     if not len(short):
         return ""
@@ -116,10 +115,12 @@ def _places(low: Ints, high: Ints, layers: int) -> bool:
 
 def _span(least: int | None, most: int | None, base: int) -> str:
     if least is None:
-        return f"at most {base + (most or 0)}"
-    return f"at least {base + least}" if most is None else f"{base + least} to {base + most}"
+        return f"at most {counted(base + (most or 0), 'layer')}"
+    if most is None:
+        return f"at least {counted(base + least, 'layer')}"
+    return f"{base + least} to {counted(base + most, 'layer')}"
 
 
 def _sizes(shape: tuple[int, ...]) -> str:
-    stages = f"{shape[-1]} stage{'' if shape[-1] == 1 else 's'}"
-    return stages if len(shape) == 1 else f"{shape[0]} chunks of {stages}"
+    stages = counted(shape[-1], "stage")
+    return stages if len(shape) == 1 else f"{counted(shape[0], 'chunk')} of {stages}"

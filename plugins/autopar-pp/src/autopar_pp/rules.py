@@ -36,7 +36,7 @@ def _degrees(batch: StrategyBatch, ctx: Context) -> list[Broken]:
         Broken(
             code="pp-layers",
             rows=batch["pp_degree"] > stages,
-            sentence="pp {pp_degree} is more stages than the {layers} layers can fill",
+            sentence="pp {pp_degree} is more stages than the {layers:1 layer} can fill",
             numbers={"layers": layers},
             source="Megatron-LM, Galvatron, torchtitan: stages <= layers",
         )
@@ -65,7 +65,7 @@ def _schedules(batch: StrategyBatch, ctx: Context) -> list[Broken]:
         Broken(
             code="pp-bubble",
             rows=several & (m < FULL_PIPELINE * pp),
-            sentence="{micro_batch_num} micro-batches for {pp_degree} stages: a large bubble",
+            sentence="{micro_batch_num:1 micro-batch} for {pp_degree} stages: a large bubble",
             kind=HABIT,
             source="Megatron-Bridge performance guide: micro-batches >= 4 stages",
         ),
@@ -76,8 +76,8 @@ def _schedules(batch: StrategyBatch, ctx: Context) -> list[Broken]:
             Broken(
                 code="pp-micro-batches",
                 rows=several & plain & (m < pp),
-                sentence="1F1B cannot fill pp {pp_degree} stages with {micro_batch_num} "
-                "micro-batches",
+                sentence="1F1B cannot fill pp {pp_degree} stages with "
+                "{micro_batch_num:1 micro-batch}",
                 source="torch.distributed.pipelining: Schedule1F1B raises below one micro-batch "
                 "per stage; GPipe and Interleaved1F1B run",
             )
@@ -133,7 +133,7 @@ def _chunks(batch: StrategyBatch, ctx: Context) -> list[Broken]:
             Broken(
                 code="pp-even",
                 rows=several & (layers % (pp * chunks) != 0),
-                sentence="{layers} layers do not divide into {pp_degree} x {vpp_degree} even stages",
+                sentence="{layers:1 layer} cannot be divided into {pp_degree} x {vpp_degree} even stages",
                 numbers={"layers": layers},
                 source="framework profile: partitions",
             )
@@ -148,8 +148,8 @@ def _rounds(interleaved: Bools, m: Ints, pp: Ints, ctx: Context) -> Broken:
         return Broken(
             code="pp-rounds",
             rows=interleaved & _partial_rounds(m, pp, ctx.profile.interleaved_whole_rounds),
-            sentence="interleaving needs whole rounds of pp {pp_degree} micro-batches, which "
-            "{micro_batch_num} are not",
+            sentence="interleaving needs whole rounds of pp {pp_degree} micro-batches, not "
+            "{micro_batch_num}",
             source="Megatron-LM schedules (group size pp), torch Interleaved1F1B (m % rounds == 0)",
         )
     if not ctx.profile.group_sizes:
@@ -165,7 +165,7 @@ def _rounds(interleaved: Bools, m: Ints, pp: Ints, ctx: Context) -> Broken:
     return Broken(
         code="pp-group-size",
         rows=interleaved & ((group < pp) | (group > m) | ((rest > 0) & (rest < pp))),
-        sentence="groups of {group} do not suit {micro_batch_num} micro-batches on pp {pp_degree}: "
+        sentence="groups of {group} do not suit {micro_batch_num:1 micro-batch} on pp {pp_degree}: "
         "at least pp, at most all, and no last group below pp",
         numbers={"group": group},
         source="Megatron-LM schedules: microbatch_group_size_per_vp_stage",

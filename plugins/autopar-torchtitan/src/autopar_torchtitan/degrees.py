@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from autopar_core.api import Findings, InputError
+from autopar_core.api import Findings, InputError, counted
 from autopar_torchtitan.settings import Settings
 
 
@@ -57,12 +57,12 @@ def read_degrees(settings: Settings, found: Findings) -> Degrees:
         rest = world // others if shard == -1 else shard
         if not rest or rest * others != world:
             legal = (
-                f"{max(1, world // others) * others} devices"
+                f"{counted(max(1, world // others) * others, 'device')}"
                 if shard == -1
                 else f"{shard * others}"
             )
             raise InputError(
-                settings.label, f"{world} devices ({place}) are not {said}"
+                settings.label, f"{counted(world, 'device')} ({place}) cannot be {said}"
                 f"{'' if shard == -1 else f' x shard {shard}'} ({settings.place(SHARD)}); legal "
                 f"is {legal}",
             )  # fmt: skip

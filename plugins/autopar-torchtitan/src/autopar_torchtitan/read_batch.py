@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar_core.api import Findings, InputError
+from autopar_core.api import Findings, InputError, counted
 from autopar_torchtitan.degrees import Degrees
 from autopar_torchtitan.settings import TOKENS, TOML, Settings
 
@@ -63,7 +63,8 @@ def read_batch(settings: Settings, degrees: Degrees, length: int, found: Finding
         found.put("training.global_batch_size", total, place)
     elif number:
         found.note(
-            f"the global batch is {size * number} sequences for every data-parallel rank; give "
+            f"the global batch is {counted(size * number, 'sequence')} for every data-parallel "
+            f"rank; give "
             "training.global_batch_size"
         )
 
@@ -105,7 +106,8 @@ def _pipelined(settings: Settings, degrees: Degrees, local: int) -> tuple[int, i
         number = settings.whole(OLD_COUNT) if OLD_COUNT in settings else degrees.pipeline
         if local % number:
             raise settings.wrong(
-                LOCAL, f"local batch {local} does not divide into {number} micro-batches; nearest legal: "
+                LOCAL, f"local batch {local} does not divide into "
+                f"{counted(number, 'micro-batch')}; nearest legal: "
                 f"{max(1, local // number) * number}",
             )  # fmt: skip
         return local // number, number, settings.place(LOCAL)
@@ -123,7 +125,8 @@ def _drains(settings: Settings, degrees: Degrees, number: int, steps: int, found
     if degrees.pipeline > 1 and steps > 1:
         key = COUNT if settings.dialect == TOKENS else LOCAL
         found.note(
-            f"the pipeline fills and drains {steps} times in a step, with {number} micro-batches "
+            f"the pipeline fills and drains {steps} times in a step, with "
+            f"{counted(number, 'micro-batch')} "
             f"each; it is estimated as one of {number * steps}, which {key} times {steps} would run"
         )
 
@@ -149,7 +152,8 @@ def _from_tokens(
     share = each * number * max(1, degrees.data)
     if step % share:
         raise settings.wrong(
-            TOKENS_STEP, f"{step} tokens do not divide by {each} ({place}) x {number} micro-batches x dp "
+            TOKENS_STEP, f"{step} tokens do not divide by {each} ({place}) x "
+            f"{counted(number, 'micro-batch')} x dp "
             f"{degrees.data}; nearest legal: {max(share, step // share * share)}",
         )  # fmt: skip
     if not degrees.data:

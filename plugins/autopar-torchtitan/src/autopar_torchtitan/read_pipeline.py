@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from autopar_core.api import Findings, InputError
+from autopar_core.api import Findings, InputError, counted
 from autopar_torchtitan.degrees import PIPELINE, Degrees
 from autopar_torchtitan.settings import TOML, Settings
 from autopar_torchtitan.stages import (
@@ -84,7 +84,7 @@ def _stages(
     if len(stages) % ranks:
         near = max(1, len(stages) // ranks) * ranks
         raise settings.wrong(
-            key, f"{len(stages)} stages are no multiple of pp {ranks} "
+            key, f"{counted(len(stages), 'stage')}: no multiple of pp {ranks} "
             f"({settings.place(PIPELINE)}); legal are {near} or {near + ranks} stages",
         )  # fmt: skip
     chunks = len(stages) // ranks
@@ -101,7 +101,7 @@ def _stages(
     if not several and chunks != 1:
         raise settings.wrong(
             key, f"{SCHEDULES[schedule]} takes one stage on each of {ranks} ranks, not "
-            f"{len(stages)} in all; write {ranks} stages, or the schedule Interleaved1F1B",
+            f"{len(stages)} in all; write {counted(ranks, 'stage')}, or the schedule Interleaved1F1B",
         )  # fmt: skip
     empty = next((s for s, count in enumerate(stages[1:-1], 1) if not count), 0)
     if empty:
@@ -136,7 +136,7 @@ def _from_points(settings: Settings, layers: int) -> tuple[int, ...]:
     starts.append(layers)
     counts = tuple(b - a for a, b in pairwise(starts))
     if min(counts) < 0:
-        raise settings.wrong(POINTS, f"must grow and stay below {layers} layers")
+        raise settings.wrong(POINTS, f"must grow and stay below {counted(layers, 'layer')}")
     return counts
 
 
@@ -148,7 +148,8 @@ def _agrees(settings: Settings, stages: int, layers: int) -> None:
     count = -(-total // settings.whole(PER_STAGE))
     if count != stages:
         raise InputError(
-            settings.label, f"{PER_STAGE} ({settings.place(PER_STAGE)}) makes {count} stages and "
+            settings.label, f"{PER_STAGE} ({settings.place(PER_STAGE)}) makes "
+            f"{counted(count, 'stage')} and "
             f"module_fqns_per_model_part ({settings.place(LIST)}) has {stages}; only one of them "
             "can hold",
         )  # fmt: skip
@@ -169,7 +170,8 @@ def _automatic(
             near = next((n for n in range(1, total + 1) if -(-total // n) == wanted), 0)
             legal = f"; {near} gives {wanted}" if near else ""
             raise settings.wrong(
-                PER_STAGE, f"{each} layers of a stage make {count} stages of {layers} layers and "
+                PER_STAGE, f"{counted(each, 'layer')} a stage: {counted(count, 'stage')} of "
+                f"{counted(layers, 'layer')} and "
                 f"{first} + "
                 f"{last} for the ends, no multiple of pp {ranks} ({settings.place(PIPELINE)}){legal}",
             )  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autopar_core.api import counted
+
 
 EMBEDDING, NORM = "tok_embeddings", "norm"
 LAYER = "layers."
@@ -76,13 +78,15 @@ def automatic(stages: int, layers: int, first_less: int, last_less: int) -> tupl
     share, rest = divmod(total, stages)
     if not share:
         raise ValueError(
-            f"{stages} stages are more than {layers} layers with {first_less} and {last_less} for the "
+            f"{counted(stages, 'stage')}: more than {counted(layers, 'layer')} with "
+            f"{first_less} and {last_less} for the "
             f"embedding and the head can fill; at most {total}"
         )
     for name, less in (("first", first_less), ("last", last_less)):
         if less > share:
             raise ValueError(
-                f"pipeline_parallel_{name}_stage_less_layers = {less} is more than the {share} layers "
+                f"pipeline_parallel_{name}_stage_less_layers = {less} is more than the "
+                f"{counted(share, 'layer')} "
                 f"of a stage; at most {share}"
             )
     counts = [share + (stage < rest) for stage in range(stages)]
