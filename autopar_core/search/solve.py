@@ -52,7 +52,7 @@ def solve(problem: Problem, partition: Plan, recompute: Plan, *, thorough: bool 
             that are level or packed.
     """
     solution = survey(problem, partition, recompute)
-    found = space(problem.composer, problem.key, problem.layers, partition)
+    found = space(problem.composer, problem.key, problem.layers, partition, recompute)
     fits = (solution.peaks <= problem.budget[:, None]).all(axis=1) & solution.possible
     rows = np.nonzero(fits)[0]
     several = recompute.kind == "auto" and problem.granularity != "stage"

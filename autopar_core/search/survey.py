@@ -29,7 +29,7 @@ WORTH = 0.02
 
 def survey(problem: Problem, partition: Plan, recompute: Plan) -> Solution:
     """A layout that fits wherever one does, of rows that share their moments and plans."""
-    found = space(problem.composer, problem.key, problem.layers, partition)
+    found = space(problem.composer, problem.key, problem.layers, partition, recompute)
     size = len(problem)
     if found.fixed is not None or not found.possible:
         even = problem.composer.even(problem.key, problem.layers)

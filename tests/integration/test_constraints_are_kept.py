@@ -133,6 +133,14 @@ def test_more_recompute_than_a_given_stage_has_is_refused(place: Path, search: A
     assert "layer_recompute recomputes 4 layers of stage 1, which has 3 layers" in said
 
 
+def test_stages_get_the_layers_that_are_to_recompute(place: Path, search: Any) -> None:
+    answer = search(place, "--fix", "cp=1", "--fix", "tp=1", "--fix", "pp=2", "--fix",
+                    "schedule=1f1b", "--fix", "layer_recompute={full=[6,0]}")  # fmt: skip
+    assert answer.code == 0
+    assert answer.best[0]["stage_partition"][0] >= 6
+    assert answer.best[0]["layer_recompute"]["full"] == [6, 0]
+
+
 def test_a_flat_list_of_layers_is_for_one_chunk(place: Path, search: Any) -> None:
     flat = search(place, "--fix", "cp=1", "--fix", "tp=1", "--fix", "stage_partition=[2,2,2,2]")
     assert {(row["pp_degree"], row["vpp_degree"]) for row in feasible(flat)} == {("4", "1")}
