@@ -104,21 +104,12 @@ class Contest:
         likely, reach = self._contenders(np.unique(heads), balanced)
         if several:
             likely = np.nonzero(np.isin(heads, likely))[0]
-        polished = np.zeros(len(self.rows), bool)
-        chunked = likely[self._chunked(likely)]
-        if len(chunked) <= ALL_CELLS:
-            self._search(chunked, Effort.CELLS)
-            polished[chunked] = True
-        self._search(likely[~polished[likely]])
-        seconds, left = balanced, MISSED
+        seconds, left, polished = balanced, MISSED, self._search_all(likely)
         while True:
             alone = self._alone(likely) if several else likely
             seconds[likely] = self.estimates.seconds[self.rows[likely]]
             sets = self._sets(alone, seconds)
-            rough = alone[self._chunked(alone)]
-            if len(rough) > ALL_CELLS and self.monotone:
-                near = (1 - CELL_REACH) * seconds[rough]
-                rough = rough[self._beats(rough, near, seconds, sets)]
+            rough = self._rough(alone, seconds, sets)
             rough = rough[~polished[rough]]
             if len(rough):
                 self._search(rough, Effort.CELLS)
@@ -141,6 +132,24 @@ class Contest:
             self.rows[alone], self.rows[best], self.rows[edge], self.rows[repeated], reach,
             len(missed),
         )  # fmt: skip
+
+    def _search_all(self, likely: Ints) -> Bools:
+        """Search the contenders; (F,) rows that were searched cell by cell at once, as they are few."""
+        polished = np.zeros(len(self.rows), bool)
+        chunked = likely[self._chunked(likely)]
+        if len(chunked) <= ALL_CELLS:
+            self._search(chunked, Effort.CELLS)
+            polished[chunked] = True
+        self._search(likely[~polished[likely]])
+        return polished
+
+    def _rough(self, alone: Ints, seconds: Floats, sets: Sets) -> Ints:
+        """Of searched rows those that are to be searched cell by cell."""
+        rough = alone[self._chunked(alone)]
+        if len(rough) <= ALL_CELLS or not self.monotone:
+            return rough
+        near = (1 - CELL_REACH) * seconds[rough]
+        return np.asarray(rough[self._beats(rough, near, seconds, sets)])
 
     def _foremost(self, some: Ints, seconds: Floats, most: int) -> Ints:
         """Of some rows the sets, the sets of the others, and so on: enough to search them together."""
