@@ -237,8 +237,6 @@ def test_nothing_better_was_missed(space: Space, rank_by: str, weights: dict[str
     assert np.array_equal(result.seconds[members], seconds[members])
     assert np.array_equal(result.memory_bytes[members], memory[members])
     assert (result.seconds[shown] >= seconds[shown]).all()
-    if _SPACES.get(APPROXIMATE) is space:
-        return  # more contenders than are searched cell by cell: rows of the front may be missed
     assert [detail.row for detail in result.top] == result.ranking.tolist()
     assert [d.performance.seconds for d in result.top] == seconds[result.ranking].tolist()
     key = ranker.key(seconds[rows], memory[rows], ctx)
@@ -247,7 +245,10 @@ def test_nothing_better_was_missed(space: Space, rank_by: str, weights: dict[str
     if rank_by in ("step_time", "nearest"):
         assert len(rows) > 4
         assert result.ranking.tolist() == order[:4].tolist()
-        assert result.pareto.tolist() == front
+        if _SPACES.get(APPROXIMATE) is space and rank_by == "step_time":
+            front = []  # more contenders than are searched cell by cell: rows of it may be missed
+        else:
+            assert result.pareto.tolist() == front
         assert set(shown) >= ({*rows} if rank_by == "nearest" else {*order[:4], *front, *winners})
     # whatever decides, no row as it is shown beats the last of the best
     rest = np.flatnonzero(result.verdicts.feasible & ~result.exact)

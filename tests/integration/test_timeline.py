@@ -17,30 +17,25 @@ if TYPE_CHECKING:
 
 Found = tuple["Answer", dict[str, Any]]
 
+TITAN = {"framework": {"name": "torchtitan"}}
 STRATEGIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "1f1b": ({}, ("pp=4", "schedule=1f1b")),
     "exchanges": ({"framework": {"name": "megatron"}}, ("pp=4", "schedule=1f1b")),
     "gpipe": ({}, ("pp=2", "schedule=gpipe", "layer_recompute=selective")),
     "interleaved": ({}, ("pp=2", "schedule=interleaved", "vpp=4", "layer_recompute=full")),
     "zb-h1": ({}, ("pp=4", "schedule=zb-h1", "layer_recompute=full")),
-    "zbv": ({"framework": {"name": "torchtitan"}}, ("pp=4", "schedule=zbv")),
+    "zbv": (TITAN, ("pp=4", "schedule=zbv")),
     "dualpipev": ({}, ("pp=2", "schedule=dualpipev", "layer_recompute=full")),
     "one stage": ({}, ("pp=1", "dp=8")),
-    "sharded": ({"framework": {"name": "torchtitan"}}, ("pp=2", "dp=4", "zero=3")),
+    "sharded": (TITAN, ("pp=2", "dp=4", "zero=3")),
     "host floor": ({"framework": {"name": "nanotron"}}, ("pp=2", "schedule=1f1b", "dp=4")),
     "calibrated": (
         {"framework": {"override": {"core": {"time_scale": {"default": 1.37}}}}},
         ("pp=4", "schedule=1f1b"),
     ),
     "long": ({"training": {"global_batch_size": 480}}, ("pp=4", "dp=2", "schedule=1f1b")),
-    "every second layer": (
-        {"framework": {"name": "torchtitan"}},
-        ("pp=2", "schedule=1f1b", "layer_recompute={every=2}"),
-    ),
-    "every third layer of two chunks": (
-        {"framework": {"name": "torchtitan"}},
-        ("pp=2", "schedule=interleaved", "vpp=2", "layer_recompute={every=3}"),
-    ),
+    "every second layer": (TITAN, ("pp=2", "schedule=1f1b", "layer_recompute={every=2}")),
+    "every third layer, two chunks": (TITAN, ("pp=2", "vpp=2", "layer_recompute={every=3}")),
     "fewer micro-batches than ranks": (
         {"model": {"vocab": 2048}, "training": {"global_batch_size": 4}},
         ("pp=8", "dp=1", "schedule=1f1b"),
