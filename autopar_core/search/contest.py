@@ -33,9 +33,9 @@ ALWAYS, SEARCHES = 0.01, 150
 MISSED, TOGETHER = 150, 50
 # Rows from which several processes pay for their start.
 FEW_REPLAYS, FEW_SEARCHES = 128, 12
-# Rows with several chunks are searched cell by cell: all if they are few, else those that belong to a
-# set or miss it by this share or less.
-ALL_CELLS, CELL_REACH = 100, 0.01
+# Rows with several chunks are searched cell by cell: all if they are no more than so many, else those
+# that belong to a set or miss it by the largest of these shares that leaves so few.
+ALL_CELLS, CELL_REACHES = 100, (0.01, 0.005, 0.002, 0.001, 0.0)
 # Most virtual stages of a row that is searched cell by cell: pairs of cells grow with the square, and
 # what one layer of a small stage can still save shrinks.
 CELL_STAGES = 64
@@ -148,8 +148,11 @@ class Contest:
         rough = alone[self._chunked(alone)]
         if len(rough) <= ALL_CELLS or not self.monotone:
             return rough
-        near = (1 - CELL_REACH) * seconds[rough]
-        return np.asarray(rough[self._beats(rough, near, seconds, sets)])
+        for reach in CELL_REACHES:
+            near = rough[self._beats(rough, (1 - reach) * seconds[rough], seconds, sets)]
+            if len(near) <= ALL_CELLS:
+                break
+        return np.asarray(near)
 
     def _foremost(self, some: Ints, seconds: Floats, most: int) -> Ints:
         """Of some rows the sets, the sets of the others, and so on: enough to search them together."""
