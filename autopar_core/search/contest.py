@@ -34,8 +34,8 @@ MISSED, TOGETHER = 150, 50
 # Rows from which several processes pay for their start.
 FEW_REPLAYS, FEW_SEARCHES = 128, 12
 # Rows with several chunks are searched cell by cell: all if they are no more than so many, else those
-# that belong to a set or miss it by the largest of these shares that leaves so few.
-ALL_CELLS, CELL_REACHES = 100, (0.01, 0.005, 0.002, 0.001, 1e-9)
+# that belong to a set or miss it by the largest of these shares that leaves no more than MOST_CELLS.
+ALL_CELLS, MOST_CELLS, CELL_REACHES = 100, 200, (0.01, 0.005, 0.002, 0.001, 1e-9)
 # Most virtual stages of a row that is searched cell by cell: pairs of cells grow with the square, and
 # what one layer of a small stage can still save shrinks.
 CELL_STAGES = 64
@@ -150,7 +150,7 @@ class Contest:
             return rough
         for reach in CELL_REACHES:
             near = rough[self._beats(rough, (1 - reach) * seconds[rough], seconds, sets)]
-            if len(near) <= ALL_CELLS:
+            if len(near) <= MOST_CELLS:
                 break
         return np.asarray(near)
 
