@@ -207,7 +207,7 @@ REFUSED = {
     "sequence": ({"context-parallel-size": "4", "seq-length": "4092"}, "nearest legal lengths"),
     "positions": ({"max-position-embeddings": "2048"}, "must be at least"),
     "batch": ({"global-batch-size": "63"}, "nearest legal"),
-    "world": ({"context-parallel-size": "3", "seq-length": "4092"}, "not divisible by tp"),
+    "world": ({"context-parallel-size": "3", "seq-length": "4092"}, "cannot be divided by tp"),
     "groups": ({"group-query-attention": "", "num-query-groups": "5"}, "nearest legal is 4"),
     "full recompute": ({"recompute-granularity": "full"}, "--recompute-num-layers"),
     "selective recompute": ({"recompute-granularity": "selective", "recompute-num-layers": "1"},
