@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from attrs import frozen
+from result_details import GIB, LIMIT, PART_NAMES, detail_of
 
 from autopar_core.domain.bands import Band, Bands
 from autopar_core.domain.fields import Dimension, Field, Level
@@ -28,23 +27,6 @@ from autopar_core.domain.system import (
 )
 from autopar_core.domain.training import ClusterConfig, Range, TrainingConfig
 from autopar_core.domain.verdict import Broken, CutGroup, Cuts, Verdicts
-
-
-def helpers() -> Any:
-    """Strategies in full, beside this file."""
-    spec = spec_from_file_location("result_details", Path(__file__).with_name("result_details.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-GIB = H.GIB
-LIMIT = H.LIMIT
-PART_NAMES = H.PART_NAMES
-detail_of = H.detail_of
 
 
 @frozen(eq=False, kw_only=True)

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import json
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import cli_stub
 import pytest
+from cli_stub import INPUT, Search, fails
 
 from autopar_core.cli.main import main
 from autopar_core.cli.words import brief
 
 
-def helpers() -> Any:
-    """A stub for the search, beside this file."""
-    spec = spec_from_file_location("cli_stub", Path(__file__).with_name("cli_stub.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-INPUT = H.INPUT
-Search = H.Search
-stub = H.stub
-run_file = H.run_file
-fails = H.fails
+stub = cli_stub.stub
+run_file = cli_stub.run_file
 
 
 def test_search_prints_tables(

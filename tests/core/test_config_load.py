@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import json
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
+from config_kit import BASE, FILE, GIB, MANAGER, SHAPE, job, wrong
 
 from autopar_core.api import InputError
 from autopar_core.config.load import load_job
 from autopar_core.config.overrides import Overrides
 from autopar_core.domain.space import Plan
-
-
-def helpers() -> Any:
-    """Inputs and a plugin, beside this file."""
-    spec = spec_from_file_location("config_kit", Path(__file__).with_name("config_kit.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-GIB = H.GIB
-FILE = H.FILE
-Kit = H.Kit
-MANAGER = H.MANAGER
-SHAPE = H.SHAPE
-BASE = H.BASE
-job = H.job
-wrong = H.wrong
 
 
 def test_a_small_input_is_completed_from_preset_system_and_defaults() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import pytest
+from config_kit import BASE, FILE, GIB, MANAGER, job, manager, wrong
 
 from autopar_core.api import InputError
 from autopar_core.config.catalogue import Profiles, framework_profile, shipped, system_profile
@@ -15,26 +14,6 @@ from autopar_core.config.overrides import Overrides, parse_assignments
 from autopar_core.config.tables import Origins, read_toml
 from autopar_core.domain.space import Plan
 from autopar_core.domain.training import Range
-
-
-def helpers() -> Any:
-    """Inputs and a plugin, beside this file."""
-    spec = spec_from_file_location("config_kit", Path(__file__).with_name("config_kit.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-GIB = H.GIB
-FILE = H.FILE
-manager = H.manager
-MANAGER = H.MANAGER
-BASE = H.BASE
-job = H.job
-wrong = H.wrong
 
 
 def test_override_of_a_system_changes_one_value_and_its_source() -> None:

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
+from plugin_fakes import load
 
 from autopar_core.api import PluginInfo, hookimpl
 from autopar_core.errors import InputError, PluginCallError, PluginError
 from autopar_core.plugins import MISSING
-
-
-def helpers() -> Any:
-    """Plugins for tests, beside this file."""
-    spec = spec_from_file_location("plugin_fakes", Path(__file__).with_name("plugin_fakes.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-load = H.load
-plugin = H.plugin
 
 
 # --- calls -------------------------------------------------------------------------------------

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
+import plugin_fakes
 import pytest
 from attrs import frozen
+from plugin_fakes import EXPLOSIVE, FAKES, Install, files, knob, load, plugin, standard
 
 from autopar_core.api import PluginInfo, hookimpl
 from autopar_core.errors import PluginError
 from autopar_core.plugins import PluginManager
 
 
-def helpers() -> Any:
-    """Plugins for tests, beside this file."""
-    spec = spec_from_file_location("plugin_fakes", Path(__file__).with_name("plugin_fakes.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-FAKES = H.FAKES
-Install = H.Install
-files = H.files
-load = H.load
-plugin = H.plugin
-knob = H.knob
-install = H.install
-EXPLOSIVE = H.EXPLOSIVE
-standard = H.standard
+install = plugin_fakes.install
 
 
 # --- disable and only --------------------------------------------------------------------------

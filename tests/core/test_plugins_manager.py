@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import plugin_fakes
 import pytest
 from attrs import define
+from plugin_fakes import Install, knob, load, only_record, plugin, standard
 
 import autopar_core
 from autopar_core.api import Dimension, Level, PluginInfo, hookimpl
@@ -16,25 +17,7 @@ from autopar_core.errors import InputError
 from autopar_core.plugins import PluginManager
 
 
-def helpers() -> Any:
-    """Plugins for tests, beside this file."""
-    spec = spec_from_file_location("plugin_fakes", Path(__file__).with_name("plugin_fakes.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-Install = H.Install
-files = H.files
-load = H.load
-only_record = H.only_record
-plugin = H.plugin
-knob = H.knob
-install = H.install
-standard = H.standard
+install = plugin_fakes.install
 
 
 # --- status ------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipelines import cheapest_by_counting, fastest_by_counting, fits, pipeline, steps
 
 from autopar_core.compose.memory_peak import Layout
 from autopar_core.domain.space import Plan
@@ -23,19 +22,6 @@ from autopar_core.search.solve import solve
 from autopar_core.search.survey import survey
 
 
-def helpers() -> Any:
-    """Counting by hand, beside this file."""
-    spec = spec_from_file_location("pipelines", Path(__file__).with_name("pipelines.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-fits, pipeline, steps = H.fits, H.pipeline, H.steps
-fastest_by_counting, cheapest_by_counting = H.fastest_by_counting, H.cheapest_by_counting
 AUTO = Plan()
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pipelines
 import pytest
 from attrs import evolve
 
@@ -21,17 +20,6 @@ from autopar_core.search.solve import solve
 pytestmark = pytest.mark.slow
 
 
-def helpers() -> Any:
-    """Pipelines, beside this file."""
-    spec = spec_from_file_location("pipelines", Path(__file__).with_name("pipelines.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
 # Seconds that HiGHS gets for one case; what it has proven by then is compared.
 LIMIT = 60.0
 
@@ -112,7 +100,7 @@ def test_never_worse_than_the_integer_program_by_half_a_percent(record_property:
     rng = np.random.default_rng(0)
     tried, compared, mine_total, theirs_total, worst = 0, 0, 0.0, 0.0, -1.0
     for ranks, layers in ((4, 32), (4, 56), (6, 48), (6, 72), (8, 56), (8, 64), (8, 80)):
-        one = H.pipeline(
+        one = pipelines.pipeline(
             layers=layers, ranks=ranks, m=2 * ranks, share=float(rng.uniform(0.7, 0.95)),
             vocab=int(rng.choice([32000, 128256])),
         )  # fmt: skip
@@ -122,9 +110,9 @@ def test_never_worse_than_the_integer_program_by_half_a_percent(record_property:
         found = solve(one, Plan(), Plan())
         mine_total += time.perf_counter() - start
         tried += 1
-        if not H.fits(one, found):
+        if not pipelines.fits(one, found):
             continue
-        step = float(H.steps(one, found.layout)[0])
+        step = float(pipelines.steps(one, found.layout)[0])
         theirs, bound, took = integer_program(one, int(1.6 * layers / ranks) + 2)
         theirs_total += took
         compared += 1

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import GROUP, INTERLEAVED, script
 
 from autopar_core.api import InputError
-
-
-def helpers() -> Any:
-    """Launch scripts, beside this file."""
-    spec = spec_from_file_location("scripts", Path(__file__).with_name("scripts.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-GROUP = H.GROUP
-INTERLEAVED = H.INTERLEAVED
-script = H.script
 
 
 def test_flags_without_meaning_in_a_dense_model_are_let_pass(read: Any) -> None:

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import RECIPE, YAML
 
 from autopar_core.api import InputError, ModelConfig
-
-
-def helpers() -> Any:
-    """Files that start Megatron, beside this file."""
-    spec = spec_from_file_location("scripts", Path(__file__).with_name("scripts.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-YAML = H.YAML
-RECIPE = H.RECIPE
 
 
 def test_megatrons_own_yaml(read: Any) -> None:

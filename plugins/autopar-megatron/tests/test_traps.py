@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import re
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import GROUP, INTERLEAVED, RECIPE, YAML, script
 
 from autopar_core.api import InputError
 from autopar_megatron.readers import readers
-
-
-def helpers() -> Any:
-    """Files that start Megatron, beside this file."""
-    spec = spec_from_file_location("scripts", Path(__file__).with_name("scripts.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-GROUP = H.GROUP
-INTERLEAVED = H.INTERLEAVED
-script = H.script
-YAML = H.YAML
-RECIPE = H.RECIPE
 
 
 @pytest.mark.parametrize(

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-
-def helpers() -> Any:
-    """Small files, beside this file."""
-    spec = spec_from_file_location("titan_files", Path(__file__).with_name("titan_files.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-read = H.read
-refused = H.refused
-HEADER = H.HEADER
-python = H.python
+from titan_files import HEADER, python, read, refused
 
 
 @pytest.mark.parametrize(

@@ -5,34 +5,15 @@ from __future__ import annotations
 import contextlib
 import csv
 from collections.abc import Mapping
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
+from titan_files import JOB, SAMPLES, python, read, refused
 
 from autopar_core.api import InputError, ModelConfig
 from autopar_torchtitan.readers import READERS
 from autopar_torchtitan.settings import DEFAULTS
-
-
-def helpers() -> Any:
-    """Small files, beside this file."""
-    spec = spec_from_file_location("titan_files", Path(__file__).with_name("titan_files.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-H = helpers()
-SAMPLES = H.SAMPLES
-read = H.read
-refused = H.refused
-JOB = H.JOB
-job = H.job
-python = H.python
 
 
 def sample(name: str) -> Mapping[str, Any]:
