@@ -17,7 +17,7 @@ from autopar_core.search.boxes import Box, Space, space
 from autopar_core.search.cases import Cases, Trial
 from autopar_core.search.choices import choices
 from autopar_core.search.chunk_moves import improve_chunks, shifted
-from autopar_core.search.clock import BOUND_SLACK, on_ranks
+from autopar_core.search.clock import BOUND_SLACK, on_ranks, stage_seconds
 from autopar_core.search.least import longer_share
 from autopar_core.search.mixes import Care
 from autopar_core.search.moves import State, improve, part_of
@@ -112,8 +112,6 @@ def _polished(cases: Cases, state: State) -> State:
 
 def cases_of(known: Solution, cases: Cases) -> State:
     """Layouts that are known to fit, timed."""
-    from autopar_core.search.clock import stage_seconds
-
     problem = cases.problem
     forward, backward = stage_seconds(problem.key, problem.time, known.layout)
     trial = Trial(known, forward, backward, known.peaks <= problem.budget[:, None])
